@@ -1,0 +1,140 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plait/batch.h"
+#include "plait/capacity.h"
+#include "plait/error.h"
+#include "plait/spec.h"
+#include "plait/tensor.h"
+
+namespace plait {
+
+/// A caller's stream (cudaStream_t / CUstream); ignored on the CPU.
+struct Stream {
+  void* handle = nullptr;
+};
+
+/// Where workspaces come from. Both functions must be thread safe; `allocate` returns null when
+/// there is no memory. Default: host or device malloc.
+struct Allocator {
+  std::function<void*(std::int64_t bytes, Device device)> allocate;
+  std::function<void(void* memory, Device device)> deallocate;
+};
+
+struct EngineOptions {
+  Device device;                    // where attention runs
+  std::string family = "auto";      // "auto", "cpu", "mma", "hopper": forces one backend
+  std::int32_t num_threads = 0;     // CPU pool size; 0: PLAIT_NUM_THREADS, else the cores
+  Allocator allocator;
+};
+
+/// What a finished plan looks like, for logs and for `plait explain`. Loads are in the cost
+/// model's units (predicted nanoseconds).
+struct PlanSummary {
+  std::int64_t num_items = 0;
+  std::int64_t num_partial_states = 0;
+  std::int32_t num_workers = 0;
+  std::int64_t largest_load = 0;
+  std::int64_t mean_load = 0;
+  std::int64_t largest_item = 0;
+  std::int64_t metadata_bytes = 0;   // bytes that the upload moves
+  std::int64_t workspace_bytes = 0;  // high-water mark of this plan
+};
+
+/// Operands of one layer. Every tensor lives on the engine's device, except that the CPU takes
+/// host memory. Shapes use total_q = qo_indptr.back() of the plan.
+struct RunArgs {
+  std::int32_t group = 0;  // which layer group of the plan
+  Tensor q;                // [total_q, num_qo_heads, head_dim_qk], q_dtype, innermost stride 1
+  Tensor k;                // paged: see KvLayout; ragged: [total_kv, num_kv_heads, head_dim_qk]
+  Tensor v;                // same with head_dim_vo; may alias k
+  std::span<const Tensor> page_ids;   // one per view, i32 [number of listed pages]; none if ragged
+  std::span<const Tensor> positions;  // one per view if any view has positions, i32, like page_ids;
+                                      // undefined tensors for views without
+  Tensor custom_mask;       // u8, packed little-endian bits, each request starts on a byte
+  Tensor alibi_slopes;      // f32 [num_qo_heads]
+  Tensor sink;              // f32 [num_qo_heads]
+  float k_scale = 1.0F;     // multiplies k after widening
+  float v_scale = 1.0F;
+  Tensor k_scales;          // f32 [num_kv_heads], instead of the scalar
+  Tensor v_scales;
+  Tensor q_rope_positions;  // i32 [total_q]
+  Tensor k_rope_positions;  // i32 [sum of kv_len], request by request, indexed by logical position
+  Tensor o;                 // [total_q, num_qo_heads, head_dim_vo], o_dtype; f32 if `state`
+  Tensor lse;               // f32 [total_q, num_qo_heads], optional unless `state` with softmax
+  bool state = false;       // return the mergeable state: no sink, no output hook
+  Stream stream;
+};
+
+namespace detail {
+class AttentionImpl;
+class EngineImpl;
+}  // namespace detail
+
+/// An ordered list of backends on one device.
+class Engine {
+ public:
+  explicit Engine(EngineOptions options = {});
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+
+  /// One line per backend that declines `spec`, with its reason; empty if the first one serves it.
+  std::vector<std::string> refusals(const AttentionSpec& spec) const;
+  const EngineOptions& options() const noexcept;
+
+ private:
+  friend class Attention;
+  std::shared_ptr<detail::EngineImpl> impl_;
+};
+
+/// Specs of the layer groups plus capacity plus workspace. Not thread safe; runs of one object do
+/// not overlap each other.
+class Attention {
+ public:
+  struct Options {
+    Policy policy;
+    bool checked = false;  // verify every plan independently, and page ids and duplicates on the host
+    bool measure = false;  // record per-worker start and end of every run
+  };
+
+  /// Picks the backend, compiles or loads its kernels and allocates the workspace. Throws before
+  /// anything is kept.
+  Attention(const Engine& engine, std::vector<AttentionSpec> groups, const Capacity& capacity,
+            Options options);
+  ~Attention();
+  Attention(Attention&&) noexcept;
+  Attention& operator=(Attention&&) noexcept;
+
+  /// Plans all layer groups (one Batch for all, or one per group) and uploads the plan on `stream`.
+  /// A refused batch leaves the previous plan valid.
+  void plan(std::span<const Batch> batches, Stream stream = {});
+  void plan(const Batch& batch, Stream stream = {}) { plan(std::span<const Batch>(&batch, 1), stream); }
+
+  /// Computes one layer with the current plan. Allocates, compiles and synchronises nothing.
+  void run(const RunArgs& args);
+
+  /// Throws if a run since the last call saw a page id outside the pool (synchronises `stream`).
+  void status(Stream stream = {});
+
+  /// Bytes needed for `groups` and `capacity` on this engine.
+  static std::int64_t workspace_bytes(const Engine& engine, std::span<const AttentionSpec> groups,
+                                      const Capacity& capacity, const Options& options);
+
+  std::string family() const;                    // which backend serves this object
+  PlanSummary summary(std::int32_t group) const;  // of the current plan
+  const detail::AttentionImpl& impl() const noexcept { return *impl_; }
+  detail::AttentionImpl& impl() noexcept { return *impl_; }
+
+ private:
+  std::unique_ptr<detail::AttentionImpl> impl_;
+};
+
+}  // namespace plait

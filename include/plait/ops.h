@@ -1,0 +1,49 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Free operations. Every tensor of a call lives on `engine`'s device; inputs and outputs may be
+// strided; an output may be one of the inputs where "in place" is said.
+#pragma once
+
+#include <span>
+
+#include "plait/attention.h"
+
+namespace plait {
+
+/// Merges two softmax states over disjoint key sets, natural-base lse.
+/// o_*: [rows, heads, dim] any float dtype (arithmetic in f32); lse_*: f32 [rows, heads].
+/// `mask` (optional, u8 [rows]): rows with 0 keep state a. In place: (o, lse) may be (o_a, lse_a).
+/// The empty state (0, -inf) is the neutral element; merging with it keeps the other bit for bit.
+void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
+                 const Tensor& lse_b, const Tensor& o, const Tensor& lse, const Tensor& mask = {},
+                 Stream stream = {});
+
+/// Left fold over `num_states`: o_states [rows, num_states, heads, dim], lse_states
+/// [rows, num_states, heads] -> o [rows, heads, dim], lse [rows, heads].
+void merge_states(const Engine& engine, const Tensor& o_states, const Tensor& lse_states,
+                  const Tensor& o, const Tensor& lse, Stream stream = {});
+
+/// Applies sink (f32 [heads], optional) and conversion to the dtype of `o` once, to a state.
+/// A row with lse = -inf yields 0.
+void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& lse_state,
+                    const Tensor& sink, const Tensor& o, Stream stream = {});
+
+/// Where each appended token goes: token t belongs to request batch_indices[t] at position
+/// positions[t] of its page list; batch index -1 skips the token (padding).
+/// k, v: [tokens, num_kv_heads, dim]; k_cache, v_cache: paged in `layout`; page_indptr i32
+/// [requests + 1], page_ids i32. dtype of k, v either equals the cache's or is wider: then values
+/// are divided by k_scale / v_scale and converted, round to nearest even; fp8 saturates.
+/// On the host an index out of range is refused before anything is written.
+void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
+                     const Tensor& batch_indices, const Tensor& positions, const Tensor& page_indptr,
+                     const Tensor& page_ids, const Tensor& k_cache, const Tensor& v_cache,
+                     KvLayout layout, float k_scale = 1.0F, float v_scale = 1.0F,
+                     Stream stream = {});
+
+/// Rotates x [tokens, heads, dim] by positions i32 [tokens] into `out` (may be x), as
+/// `RopeSpec` says; elements past rotary_dim are copied. Angles are accurate to 1e-4 rad up to
+/// position 2^20.
+void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
+                const RopeSpec& rope, const Tensor& out, Stream stream = {});
+
+}  // namespace plait
