@@ -1,0 +1,53 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// The state algebra, one source for every backend. Inside Plait a softmax state is (o, lse) with o
+// normalised and lse in natural log, both f32; (0, -inf) is the empty state.
+#pragma once
+
+#include "core/device/portable.h"
+
+namespace plait::device {
+
+PLAIT_HD float neg_inf() { return -__builtin_huge_valf(); }
+
+/// Weights with which two softmax states merge: o = wa * oa + wb * ob.
+struct MergeWeights {
+  float a, b, lse;
+};
+
+/// `Math` supplies exp(float) and log(float). The empty state is the exact neutral element: its
+/// partner gets weight 1, so that merging with it changes no bit.
+template <class Math>
+PLAIT_HD MergeWeights merge_weights(float lse_a, float lse_b) {
+  if (lse_b == neg_inf()) return {1.0F, 0.0F, lse_a};
+  if (lse_a == neg_inf()) return {0.0F, 1.0F, lse_b};
+  const float m = max_of(lse_a, lse_b);
+  const float wa = Math::exp(lse_a - m);
+  const float wb = Math::exp(lse_b - m);
+  const float sum = wa + wb;
+  const float inv = 1.0F / sum;
+  return {wa * inv, wb * inv, m + Math::log(sum)};
+}
+
+/// One element of a merged output. A weight of exactly 0 ignores its operand, so that an empty
+/// state may hold anything.
+PLAIT_HD float merge_element(const MergeWeights& w, float oa, float ob) {
+  if (w.b == 0.0F) return w.a == 1.0F ? oa : w.a * oa;
+  if (w.a == 0.0F) return w.b == 1.0F ? ob : w.b * ob;
+  return w.a * oa + w.b * ob;
+}
+
+/// Factor that an attention sink puts on a finished output: the sink joins the denominator once.
+/// 0 for an empty row, whatever the sink.
+template <class Math>
+PLAIT_HD float sink_factor(float lse, float sink) {
+  if (lse == neg_inf()) return 0.0F;
+  if (sink == neg_inf()) return 1.0F;
+  if (sink > lse) {
+    const float r = Math::exp(lse - sink);
+    return r / (r + 1.0F);
+  }
+  return 1.0F / (1.0F + Math::exp(sink - lse));
+}
+
+}  // namespace plait::device

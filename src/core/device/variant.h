@@ -1,0 +1,79 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// What a variant is: a small struct whose hooks change one number at a time, compiled from one
+// source for every backend. Hooks are templates on the value type T: float on the GPU and in
+// run-time compiled CPU variants, a SIMD wrapper in the CPU backend's built-ins. `Params` holds the
+// variant's named parameters (p.name, or p.name[i] for arrays).
+//
+//   struct Tempered : plait::device::VariantBase {
+//     template <class T> PLAIT_HD static T logits(T s, const LogitSite<T>& at, const Params& p) {
+//       return s * p.temperature;
+//     }
+//   };
+#pragma once
+
+#include "core/device/portable.h"
+
+namespace plait::device {
+
+enum class ReductionKind : i32 { kSoftmax, kSum };
+
+/// The integer, and the truth value, that go with a value type.
+template <class T>
+struct LanesOf {
+  using Int = i32;
+  using Mask = bool;
+};
+
+/// Where a logit stands. Row quantities are scalars: T runs along keys.
+template <class T>
+struct LogitSite {
+  i32 request;
+  i32 q_pos;    // logical position pos_i of the query row
+  i32 qo_len;   // of the request
+  i32 kv_len;
+  i32 qo_head;
+  i32 kv_head;
+  typename LanesOf<T>::Int kv_pos;  // logical position j
+  T distance;   // j - pos_i as a number, exact up to 2^24
+};
+
+/// Where an element of a query, key or output vector stands.
+struct VectorSite {
+  i32 request;
+  i32 pos;   // logical position of the row or key
+  i32 head;  // query head, for keys the KV head
+  i32 dim;   // element index
+};
+
+struct VariantBase {
+  static constexpr ReductionKind kReduction = ReductionKind::kSoftmax;
+  // Which hooks a variant really has: kernels leave the others out altogether.
+  static constexpr bool kHasQuery = false;
+  static constexpr bool kHasKey = false;
+  static constexpr bool kHasLogits = false;
+  static constexpr bool kHasMask = false;
+  static constexpr bool kHasOutput = false;
+
+  /// On elements of q and k after widening, scales and rope.
+  template <class T, class Params>
+  PLAIT_HD static T query(T x, const VectorSite&, const Params&) { return x; }
+  template <class T, class Params>
+  PLAIT_HD static T key(T x, const VectorSite&, const Params&) { return x; }
+  /// On s = sm_scale * (q . k), natural units; order: soft cap, then this, then ALiBi, then mask.
+  template <class T, class Params>
+  PLAIT_HD static T logits(T s, const LogitSite<T>&, const Params&) { return s; }
+  /// True where the key may be seen; joins the spec's mask by AND.
+  template <class T, class Params>
+  PLAIT_HD static typename LanesOf<T>::Mask visible(const LogitSite<T>&, const Params&) {
+    return typename LanesOf<T>::Mask(true);
+  }
+  /// kSum only: the weight of a key, from its final logit.
+  template <class T, class Params>
+  PLAIT_HD static T weight(T s, const LogitSite<T>&, const Params&) { return s; }
+  /// On elements of the finalised output, after the sink, before rounding.
+  template <class T, class Params>
+  PLAIT_HD static T output(T x, const VectorSite&, const Params&) { return x; }
+};
+
+}  // namespace plait::device

@@ -1,0 +1,104 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// plan(views, lengths, device facts, policy) -> Plan: a pure host function. No CUDA, no global
+// state, no heap allocation in steady state, integer costs, identical bytes from every compiler.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/device/plan_layout.h"
+#include "plait/attention.h"
+
+namespace plait {
+
+/// Predicted cost of an item, in units of 1/16 ns so that small items stay distinguishable:
+/// per_item + per_query_tile_token * kv tokens + per_kv_token ... all integers.
+struct CostModel {
+  std::int32_t per_item = 0;      // fixed cost of starting one
+  std::int32_t per_tile = 0;      // per KV tile of the item
+  std::int32_t per_kv_token = 0;  // per KV token of the item
+  std::int32_t per_state_row = 0; // per row of partial state written (and merged)
+};
+
+struct TileClass {
+  std::int32_t q_tile = 0;   // fused rows
+  std::int32_t kv_tile = 0;  // tokens
+  CostModel cost;
+};
+
+/// What the planner knows of a device and of the kernels that will run there.
+struct PlanTarget {
+  std::int32_t num_workers = 1;   // persistent CTAs, or threads
+  std::int32_t num_classes = 1;   // ascending q_tile
+  std::array<TileClass, device::kMaxClasses> classes{};
+  std::int32_t segment_tokens = 1024;  // canonical segments, a multiple of canonical.kv_tile
+  TileClass canonical;            // the one tile family of batch_invariant plans
+};
+
+struct ClassSummary {
+  std::int32_t q_tile = 0;
+  std::int32_t num_workers = 0;
+  std::int64_t num_items = 0;
+  std::int64_t largest_load = 0;
+  std::int64_t total_load = 0;
+  std::int64_t largest_item = 0;
+};
+
+struct GroupSummary {
+  PlanSummary totals;
+  std::int32_t num_classes = 0;
+  std::array<ClassSummary, device::kMaxClasses> classes{};
+  std::int64_t num_state_rows = 0;
+  std::int64_t num_merges = 0;
+};
+
+/// A finished plan: views into the planner's own buffers, valid until its next successful plan().
+struct Plan {
+  std::span<const std::int32_t> words;  // the blob; see plan_layout.h
+  std::span<const GroupSummary> groups;
+};
+
+/// Buffer sizes that any plan within `capacity` needs; computed by the ledger (src/plan/ledger.h).
+struct PlanBounds {
+  std::int64_t plan_words = 0;
+  std::int64_t state_rows = 0;  // o: [state_rows, head_dim_vo] f32, lse: [state_rows] f32
+  std::int64_t counters = 0;
+  std::int64_t merges = 0;
+};
+
+PlanBounds plan_bounds(std::span<const AttentionSpec> groups, const Capacity& capacity,
+                       const Policy& policy, std::span<const PlanTarget> targets);
+
+class Planner {
+ public:
+  /// One target per group (groups may run different kernels). Allocates all its memory here.
+  Planner(std::span<const AttentionSpec> groups, const Capacity& capacity, const Policy& policy,
+          std::span<const PlanTarget> targets);
+  ~Planner();
+  Planner(Planner&&) noexcept;
+  Planner& operator=(Planner&&) noexcept;
+
+  /// `batches`: one for all groups, or one per group. Validates them (field, value, expectation),
+  /// refuses what exceeds the capacity, and leaves the previous plan untouched if it throws.
+  const Plan& plan(std::span<const Batch> batches);
+
+  const Plan& current() const noexcept;
+  const PlanBounds& bounds() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Independent check that `plan` covers every visible (query row, key) pair of `batches` exactly
+/// once, schedules no invisible tile, merges every partial state exactly once in order, and stays
+/// within bounds. Throws Error{kInternal} naming the first violation. Slow on purpose: it derives
+/// visibility from the batch, never from the planner's own helpers.
+void verify_plan(std::span<const AttentionSpec> groups, std::span<const Batch> batches,
+                 const Plan& plan, const PlanBounds& bounds);
+
+}  // namespace plait
