@@ -29,9 +29,9 @@ struct Allocator {
 };
 
 struct EngineOptions {
-  Device device;                    // where attention runs
-  std::string family = "auto";      // "auto", "cpu", "mma", "hopper": forces one backend
-  std::int32_t num_threads = 0;     // CPU pool size; 0: PLAIT_NUM_THREADS, else the cores
+  Device device;                 // where attention runs
+  std::string family = "auto";   // "auto", "cpu", "mma", "hopper": forces one backend
+  std::int32_t num_threads = 0;  // CPU pool size; 0: PLAIT_NUM_THREADS, else the cores
   Allocator allocator;
 };
 
@@ -58,12 +58,12 @@ struct RunArgs {
   std::span<const Tensor> page_ids;   // one per view, i32 [number of listed pages]; none if ragged
   std::span<const Tensor> positions;  // one per view if any view has positions, i32, like page_ids;
                                       // undefined tensors for views without
-  Tensor custom_mask;       // u8, packed little-endian bits, each request starts on a byte
-  Tensor alibi_slopes;      // f32 [num_qo_heads]
-  Tensor sink;              // f32 [num_qo_heads]
-  float k_scale = 1.0F;     // multiplies k after widening
+  Tensor custom_mask;    // u8, packed little-endian bits, each request starts on a byte
+  Tensor alibi_slopes;   // f32 [num_qo_heads]
+  Tensor sink;           // f32 [num_qo_heads]
+  float k_scale = 1.0F;  // multiplies k after widening
   float v_scale = 1.0F;
-  Tensor k_scales;          // f32 [num_kv_heads], instead of the scalar
+  Tensor k_scales;  // f32 [num_kv_heads], instead of the scalar
   Tensor v_scales;
   Tensor q_rope_positions;  // i32 [total_q]
   Tensor k_rope_positions;  // i32 [sum of kv_len], request by request, indexed by logical position
@@ -76,6 +76,7 @@ struct RunArgs {
 namespace detail {
 class AttentionImpl;
 class EngineImpl;
+struct EngineAccess;
 }  // namespace detail
 
 /// An ordered list of backends on one device.
@@ -92,6 +93,7 @@ class Engine {
 
  private:
   friend class Attention;
+  friend struct detail::EngineAccess;
   std::shared_ptr<detail::EngineImpl> impl_;
 };
 
@@ -101,7 +103,8 @@ class Attention {
  public:
   struct Options {
     Policy policy;
-    bool checked = false;  // verify every plan independently, and page ids and duplicates on the host
+    bool checked =
+        false;  // verify every plan independently, and page ids and duplicates on the host
     bool measure = false;  // record per-worker start and end of every run
   };
 
@@ -116,7 +119,9 @@ class Attention {
   /// Plans all layer groups (one Batch for all, or one per group) and uploads the plan on `stream`.
   /// A refused batch leaves the previous plan valid.
   void plan(std::span<const Batch> batches, Stream stream = {});
-  void plan(const Batch& batch, Stream stream = {}) { plan(std::span<const Batch>(&batch, 1), stream); }
+  void plan(const Batch& batch, Stream stream = {}) {
+    plan(std::span<const Batch>(&batch, 1), stream);
+  }
 
   /// Computes one layer with the current plan. Allocates, compiles and synchronises nothing.
   void run(const RunArgs& args);
@@ -128,7 +133,7 @@ class Attention {
   static std::int64_t workspace_bytes(const Engine& engine, std::span<const AttentionSpec> groups,
                                       const Capacity& capacity, const Options& options);
 
-  std::string family() const;                    // which backend serves this object
+  std::string family() const;                     // which backend serves this object
   PlanSummary summary(std::int32_t group) const;  // of the current plan
   const detail::AttentionImpl& impl() const noexcept { return *impl_; }
   detail::AttentionImpl& impl() noexcept { return *impl_; }

@@ -18,9 +18,9 @@ inline constexpr int kMaxViews = 8;
 /// A row block may be a whole request, a part of one (BSR), or span several requests (a shared
 /// prefix): then its boundaries are request boundaries.
 struct View {
-  std::span<const std::int32_t> row_indptr;   // [num_blocks + 1], starts at 0, ends at total_q
-  std::span<const std::int32_t> page_indptr;  // [num_blocks * lists + 1], lists = num_kv_heads if
-                                              // per_kv_head (block-major), else 1; ragged: tokens
+  std::span<const std::int32_t> row_indptr;     // [num_blocks + 1], starts at 0, ends at total_q
+  std::span<const std::int32_t> page_indptr;    // [num_blocks * lists + 1], lists = num_kv_heads if
+                                                // per_kv_head (block-major), else 1; ragged: tokens
   std::span<const std::int32_t> last_page_len;  // [num_blocks * lists]; 0 exactly for empty lists;
                                                 // empty span for ragged
   /// Logical position of the first token of each listed page, strictly increasing without overlap

@@ -15,8 +15,8 @@ enum class PolicyKind : std::uint8_t {
 /// How a plan may cut the work. The ablation switches exist to measure what each idea brings.
 struct Policy {
   PolicyKind kind = PolicyKind::kThroughput;
-  std::int32_t kv_chunk = 0;     // kFixedChunk only: tokens, a multiple of the page size
-  std::int32_t num_workers = 0;  // 0: what the backend offers
+  std::int32_t kv_chunk = 0;        // kFixedChunk only: tokens, a multiple of the page size
+  std::int32_t num_workers = 0;     // 0: what the backend offers
   bool balance = true;              // longest first to the least loaded worker; off: round robin
   bool allow_write_through = true;  // off: even a single contribution goes through a partial state
   bool tile_per_item = true;        // off: the tile class follows the batch average
@@ -31,8 +31,9 @@ struct Capacity {
   std::int64_t max_kv_tokens = 0;   // longest kv_len of one request
   std::int64_t max_row_blocks = 0;  // over all views; 0: max_requests
   std::int32_t max_views = 1;
-  std::int32_t min_kv_chunk = 0;    // smallest kv_chunk that kFixedChunk plans will use; 0: no such plans
-  bool allow_split = true;          // false: only unsplit and single-view plans; smallest workspace
+  std::int32_t min_kv_chunk =
+      0;                    // smallest kv_chunk that kFixedChunk plans will use; 0: no such plans
+  bool allow_split = true;  // false: only unsplit and single-view plans; smallest workspace
   bool allow_batch_invariant = true;
   friend bool operator==(const Capacity&, const Capacity&) = default;
 };

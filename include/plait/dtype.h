@@ -36,7 +36,8 @@ constexpr int size_of(DType dtype) noexcept {
 
 constexpr bool is_float(DType dtype) noexcept { return dtype <= DType::kF8E5M2; }
 
-/// The name used in problem files and messages: "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i32" ...
+/// The name used in problem files and messages: "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i32"
+/// ...
 std::string_view to_string(DType dtype) noexcept;
 
 /// Inverse of `to_string`; throws Error{kInvalidArgument} naming `field` for any other text.

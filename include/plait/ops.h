@@ -35,10 +35,10 @@ void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& l
 /// are divided by k_scale / v_scale and converted, round to nearest even; fp8 saturates.
 /// On the host an index out of range is refused before anything is written.
 void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
-                     const Tensor& batch_indices, const Tensor& positions, const Tensor& page_indptr,
-                     const Tensor& page_ids, const Tensor& k_cache, const Tensor& v_cache,
-                     KvLayout layout, float k_scale = 1.0F, float v_scale = 1.0F,
-                     Stream stream = {});
+                     const Tensor& batch_indices, const Tensor& positions,
+                     const Tensor& page_indptr, const Tensor& page_ids, const Tensor& k_cache,
+                     const Tensor& v_cache, KvLayout layout, float k_scale = 1.0F,
+                     float v_scale = 1.0F, Stream stream = {});
 
 /// Rotates x [tokens, heads, dim] by positions i32 [tokens] into `out` (may be x), as
 /// `RopeSpec` says; elements past rotary_dim are copied. Angles are accurate to 1e-4 rad up to

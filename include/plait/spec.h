@@ -36,12 +36,12 @@ struct RopeSpec {
   double theta = 10000.0;
   std::int32_t rotary_dim = 0;  // even, at most head_dim_qk; 0 means head_dim_qk
   RopeScalingKind scaling = RopeScalingKind::kNone;
-  double factor = 1.0;                         // linear and llama3.1
-  double low_freq_factor = 1.0;                // llama3.1
-  double high_freq_factor = 4.0;               // llama3.1
-  std::int64_t original_max_position = 8192;   // llama3.1
-  bool explicit_q_positions = false;           // run brings q_rope_positions
-  bool explicit_k_positions = false;           // run brings k_rope_positions
+  double factor = 1.0;                        // linear and llama3.1
+  double low_freq_factor = 1.0;               // llama3.1
+  double high_freq_factor = 4.0;              // llama3.1
+  std::int64_t original_max_position = 8192;  // llama3.1
+  bool explicit_q_positions = false;          // run brings q_rope_positions
+  bool explicit_k_positions = false;          // run brings k_rope_positions
   friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
 };
 
@@ -76,13 +76,14 @@ struct AttentionSpec {
   std::int32_t page_size = 16;  // tokens per page; 1 for ragged
 
   MaskKind mask = MaskKind::kCausal;
-  std::int32_t window_left = -1;  // W >= 0: key j is visible from row i if j >= pos_i - W; -1 is off
+  std::int32_t window_left =
+      -1;  // W >= 0: key j is visible from row i if j >= pos_i - W; -1 is off
 
-  double sm_scale = 0.0;         // 0 means 1/sqrt(head_dim_qk)
-  double logits_soft_cap = 0.0;  // 0 is off
-  bool alibi = false;            // run brings alibi_slopes
-  bool sink = false;             // run brings sink
-  bool k_scale_per_head = false; // run brings k_scales, else the scalar of RunArgs
+  double sm_scale = 0.0;          // 0 means 1/sqrt(head_dim_qk)
+  double logits_soft_cap = 0.0;   // 0 is off
+  bool alibi = false;             // run brings alibi_slopes
+  bool sink = false;              // run brings sink
+  bool k_scale_per_head = false;  // run brings k_scales, else the scalar of RunArgs
   bool v_scale_per_head = false;
   RopeSpec rope;
 
@@ -96,6 +97,9 @@ struct AttentionSpec {
 
 /// Throws Error naming the first field that is wrong in itself (does not ask any backend).
 void validate(const AttentionSpec& spec);
+
+/// The rope part of it, for vectors of `head_dim` elements; field names start with "rope.".
+void validate_rope(const RopeSpec& rope, std::int32_t head_dim);
 
 /// A 64-bit fingerprint of everything above, stable within one build.
 std::uint64_t fingerprint(const AttentionSpec& spec);

@@ -36,6 +36,12 @@ class Executor {
   virtual void run(const RunArgs& args) = 0;
   virtual void status(Stream stream) = 0;
   virtual std::vector<WorkerTime> worker_times() const { return {}; }
+  /// Host copy of a contiguous i32 operand, for checked mode (synchronises where needed).
+  virtual std::vector<std::int32_t> read_i32(const Tensor& tensor, Stream stream) const {
+    (void)stream;
+    const auto* data = static_cast<const std::int32_t*>(tensor.data);
+    return {data, data + tensor.size()};
+  }
 };
 
 struct ExecutorRequest {
@@ -74,9 +80,8 @@ class Operations {
                               const Tensor& o, Stream stream) = 0;
   virtual void append_paged_kv(const Tensor& k, const Tensor& v, const Tensor& batch_indices,
                                const Tensor& positions, const Tensor& page_indptr,
-                               const Tensor& page_ids, const Tensor& k_cache,
-                               const Tensor& v_cache, KvLayout layout, float k_scale,
-                               float v_scale, Stream stream) = 0;
+                               const Tensor& page_ids, const Tensor& k_cache, const Tensor& v_cache,
+                               KvLayout layout, float k_scale, float v_scale, Stream stream) = 0;
   virtual void apply_rope(const Tensor& x, const Tensor& positions, const RopeSpec& rope,
                           const Tensor& out, Stream stream) = 0;
 };

@@ -18,10 +18,10 @@ namespace plait {
 /// Predicted cost of an item, in units of 1/16 ns so that small items stay distinguishable:
 /// per_item + per_query_tile_token * kv tokens + per_kv_token ... all integers.
 struct CostModel {
-  std::int32_t per_item = 0;      // fixed cost of starting one
-  std::int32_t per_tile = 0;      // per KV tile of the item
-  std::int32_t per_kv_token = 0;  // per KV token of the item
-  std::int32_t per_state_row = 0; // per row of partial state written (and merged)
+  std::int32_t per_item = 0;       // fixed cost of starting one
+  std::int32_t per_tile = 0;       // per KV tile of the item
+  std::int32_t per_kv_token = 0;   // per KV token of the item
+  std::int32_t per_state_row = 0;  // per row of partial state written (and merged)
 };
 
 struct TileClass {
@@ -32,11 +32,11 @@ struct TileClass {
 
 /// What the planner knows of a device and of the kernels that will run there.
 struct PlanTarget {
-  std::int32_t num_workers = 1;   // persistent CTAs, or threads
-  std::int32_t num_classes = 1;   // ascending q_tile
+  std::int32_t num_workers = 1;  // persistent CTAs, or threads
+  std::int32_t num_classes = 1;  // ascending q_tile
   std::array<TileClass, device::kMaxClasses> classes{};
   std::int32_t segment_tokens = 1024;  // canonical segments, a multiple of canonical.kv_tile
-  TileClass canonical;            // the one tile family of batch_invariant plans
+  TileClass canonical;                 // the one tile family of batch_invariant plans
 };
 
 struct ClassSummary {

@@ -37,7 +37,7 @@ struct PlanHeader {
 
 /// One launch: the runs of one tile class and their assignment to workers.
 struct ClassHeader {
-  i32 q_tile;         // fused rows per item at most
+  i32 q_tile;  // fused rows per item at most
   i32 kv_tile;
   i32 num_workers;
   i32 worker_offset;  // i32[num_workers + 1]: ranges into the slices
@@ -56,35 +56,37 @@ struct GroupHeader {
   i32 run_offset, num_runs;
   i32 merge_offset, num_merges;
   i32 ref_offset, num_refs;
-  i32 row_pos_offset;  // i32[total_q], logical position of each query row; -1: absent (affine blocks)
+  i32 row_pos_offset;  // i32[total_q], logical position of each query row; -1: absent (affine
+                       // blocks)
   i32 num_state_rows;
-  i32 num_counters;    // arrival counters, one per merge and head
-  i32 kv_len_offset;   // i32[num_requests]
-  i32 q_indptr_offset; // i32[num_requests + 1]
+  i32 num_counters;     // arrival counters, one per merge and head
+  i32 kv_len_offset;    // i32[num_requests]
+  i32 q_indptr_offset;  // i32[num_requests + 1]
   i32 reserved[5];
   ClassHeader classes[kMaxClasses];
 };
 
 enum RowBlockFlags : i32 {
   kBlockSpansRequests = 1,  // positions of its rows come from the row_pos table
-  kBlockHasPositions = 2,   // logical position of slot s: positions[page_begin + s / page_size] + s % page_size
-  kBlockCustomMask = 4,     // the custom mask applies to it
-  kBlockRagged = 8,         // page_begin is a token index into contiguous K and V
+  kBlockHasPositions =
+      2,  // logical position of slot s: positions[page_begin + s / page_size] + s % page_size
+  kBlockCustomMask = 4,  // the custom mask applies to it
+  kBlockRagged = 8,      // page_begin is a token index into contiguous K and V
 };
 
 /// A row block of a view (for one KV head if the view has a head axis). 64 bytes.
 struct RowBlock {
-  i32 view;           // which page-id (and positions) operand
-  i32 row_begin;      // first query row
+  i32 view;       // which page-id (and positions) operand
+  i32 row_begin;  // first query row
   i32 num_rows;
-  i32 page_begin;     // first entry of the page list; ragged: first token
-  i32 num_slots;      // tokens in the list
-  i32 base_pos;       // logical position of slot 0 (unless kBlockHasPositions)
-  i32 pos0;           // logical position of query row row_begin (unless kBlockSpansRequests)
-  i32 request;        // the request, or the first of them
+  i32 page_begin;  // first entry of the page list; ragged: first token
+  i32 num_slots;   // tokens in the list
+  i32 base_pos;    // logical position of slot 0 (unless kBlockHasPositions)
+  i32 pos0;        // logical position of query row row_begin (unless kBlockSpansRequests)
+  i32 request;     // the request, or the first of them
   i32 flags;
-  i32 kv_len;         // logical kv_len of the request (of the first, if spanning)
-  u32 mask_bit0_lo;   // 64-bit index of the mask bit of (row_begin, mask_pos_base)
+  i32 kv_len;        // logical kv_len of the request (of the first, if spanning)
+  u32 mask_bit0_lo;  // 64-bit index of the mask bit of (row_begin, mask_pos_base)
   u32 mask_bit0_hi;
   i32 mask_row_bits;  // bits from one query row to the next
   i32 mask_pos_base;  // logical position of bit 0 of a row; keys before it are visible to the mask
@@ -113,10 +115,10 @@ struct Run {
   i32 fused_row_begin, num_fused_rows;
   i32 head_begin, head_count;
   i32 piece_begin, num_pieces;
-  i32 state_begin;    // state row of (head_begin, first fused row), or -1: writes the output itself.
-                      // Head h adds (h - head_begin) * num_fused_rows.
+  i32 state_begin;  // state row of (head_begin, first fused row), or -1: writes the output itself.
+                    // Head h adds (h - head_begin) * num_fused_rows.
   i32 merge_begin, num_merges;  // merges its rows take part in, consecutive
-  i32 cost;           // predicted, per item, cost-model units
+  i32 cost;                     // predicted, per item, cost-model units
   i32 reserved[2];
 };
 

@@ -29,13 +29,13 @@ struct LanesOf {
 template <class T>
 struct LogitSite {
   i32 request;
-  i32 q_pos;    // logical position pos_i of the query row
-  i32 qo_len;   // of the request
+  i32 q_pos;   // logical position pos_i of the query row
+  i32 qo_len;  // of the request
   i32 kv_len;
   i32 qo_head;
   i32 kv_head;
   typename LanesOf<T>::Int kv_pos;  // logical position j
-  T distance;   // j - pos_i as a number, exact up to 2^24
+  T distance;                       // j - pos_i as a number, exact up to 2^24
 };
 
 /// Where an element of a query, key or output vector stands.
@@ -57,12 +57,18 @@ struct VariantBase {
 
   /// On elements of q and k after widening, scales and rope.
   template <class T, class Params>
-  PLAIT_HD static T query(T x, const VectorSite&, const Params&) { return x; }
+  PLAIT_HD static T query(T x, const VectorSite&, const Params&) {
+    return x;
+  }
   template <class T, class Params>
-  PLAIT_HD static T key(T x, const VectorSite&, const Params&) { return x; }
+  PLAIT_HD static T key(T x, const VectorSite&, const Params&) {
+    return x;
+  }
   /// On s = sm_scale * (q . k), natural units; order: soft cap, then this, then ALiBi, then mask.
   template <class T, class Params>
-  PLAIT_HD static T logits(T s, const LogitSite<T>&, const Params&) { return s; }
+  PLAIT_HD static T logits(T s, const LogitSite<T>&, const Params&) {
+    return s;
+  }
   /// True where the key may be seen; joins the spec's mask by AND.
   template <class T, class Params>
   PLAIT_HD static typename LanesOf<T>::Mask visible(const LogitSite<T>&, const Params&) {
@@ -70,10 +76,14 @@ struct VariantBase {
   }
   /// kSum only: the weight of a key, from its final logit.
   template <class T, class Params>
-  PLAIT_HD static T weight(T s, const LogitSite<T>&, const Params&) { return s; }
+  PLAIT_HD static T weight(T s, const LogitSite<T>&, const Params&) {
+    return s;
+  }
   /// On elements of the finalised output, after the sink, before rounding.
   template <class T, class Params>
-  PLAIT_HD static T output(T x, const VectorSite&, const Params&) { return x; }
+  PLAIT_HD static T output(T x, const VectorSite&, const Params&) {
+    return x;
+  }
 };
 
 }  // namespace plait::device

@@ -1,0 +1,60 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/backends.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cpu/cpu_backend.h"
+#ifdef PLAIT_WITH_CUDA
+#include "cuda/cuda_backend.h"
+#endif
+
+namespace plait::detail {
+namespace {
+
+std::vector<std::unique_ptr<Backend>> all_of_device(const EngineOptions& options) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  if (options.device.kind == DeviceKind::kCpu) {
+    backends.push_back(make_cpu_backend());
+    return backends;
+  }
+#ifdef PLAIT_WITH_CUDA
+  if (options.device.kind == DeviceKind::kCuda) return make_cuda_backends(options);
+#endif
+  throw Error(ErrorCode::kBackend, "device",
+              options.device.kind == DeviceKind::kCuda ? "cuda" : "pinned host memory",
+              "a device that this build serves: cpu"
+#ifdef PLAIT_WITH_CUDA
+              ", cuda"
+#endif
+  );
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Backend>> make_backends(const EngineOptions& options) {
+  static constexpr const char* kFamilies[] = {"auto", "cpu", "mma", "hopper"};
+  if (std::find(std::begin(kFamilies), std::end(kFamilies), options.family) ==
+      std::end(kFamilies)) {
+    throw Error(ErrorCode::kInvalidArgument, "family", options.family, "auto, cpu, mma or hopper");
+  }
+  std::vector<std::unique_ptr<Backend>> backends = all_of_device(options);
+  if (options.family != "auto") {
+    std::erase_if(backends, [&](const auto& b) { return b->family() != options.family; });
+    if (backends.empty()) {
+      throw Error(ErrorCode::kUnsupported, "family", options.family,
+                  options.device.kind == DeviceKind::kCpu ? "auto or cpu on the CPU"
+                                                          : "auto, mma or hopper on a CUDA device");
+    }
+  }
+  return backends;
+}
+
+std::unique_ptr<Operations> make_operations(const EngineOptions& options) {
+#ifdef PLAIT_WITH_CUDA
+  if (options.device.kind == DeviceKind::kCuda) return make_cuda_operations(options);
+#endif
+  return make_cpu_operations(options);
+}
+
+}  // namespace plait::detail

@@ -1,0 +1,166 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// The free operations: shapes, dtypes and devices are checked here once, then the device's
+// Operations do the work.
+#include "plait/ops.h"
+
+#include <cmath>
+#include <string>
+
+#include "engine/attention_impl.h"
+#include "engine/tensor_checks.h"
+
+namespace plait {
+namespace {
+
+using detail::refuse;
+using detail::TensorChecker;
+
+/// o: [rows, heads, dim] float, elements of a row contiguous.
+void check_output(const TensorChecker& check, const char* name, const Tensor& o, std::int64_t rows,
+                  std::int64_t heads, std::int64_t dim) {
+  check.defined(name, o, "an attention output");
+  check.on_device(name, o);
+  check.float_dtype(name, o);
+  check.shape(name, o, {rows, heads, dim}, "(rows, heads, head_dim)");
+  check.unit_stride(name, o);
+}
+
+void check_lse(const TensorChecker& check, const char* name, const Tensor& lse, std::int64_t rows,
+               std::int64_t heads) {
+  check.defined(name, lse, "the natural-base lse of a state");
+  check.on_device(name, lse);
+  check.dtype(name, lse, DType::kF32);
+  check.shape(name, lse, {rows, heads}, "(rows, heads)");
+}
+
+std::int64_t extent(const Tensor& t, std::size_t axis, const char* name, std::int32_t rank) {
+  if (t.rank != rank) {
+    refuse(std::string(name) + ".shape", detail::shape_text(t),
+           "a tensor of rank " + std::to_string(rank));
+  }
+  return t.shape[axis];
+}
+
+}  // namespace
+
+void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
+                 const Tensor& lse_b, const Tensor& o, const Tensor& lse, const Tensor& mask,
+                 Stream stream) {
+  const TensorChecker check(engine.options().device);
+  const std::int64_t rows = extent(o_a, 0, "o_a", 3);
+  const std::int64_t heads = extent(o_a, 1, "o_a", 3);
+  const std::int64_t dim = extent(o_a, 2, "o_a", 3);
+  check_output(check, "o_a", o_a, rows, heads, dim);
+  check_output(check, "o_b", o_b, rows, heads, dim);
+  check_output(check, "o", o, rows, heads, dim);
+  check_lse(check, "lse_a", lse_a, rows, heads);
+  check_lse(check, "lse_b", lse_b, rows, heads);
+  check_lse(check, "lse", lse, rows, heads);
+  if (mask.defined()) {
+    check.on_device("mask", mask);
+    check.dtype("mask", mask, DType::kU8);
+    check.shape("mask", mask, {rows}, "(rows)");
+  }
+  detail::operations_of(engine).merge_state(o_a, lse_a, o_b, lse_b, o, lse, mask, stream);
+}
+
+void merge_states(const Engine& engine, const Tensor& o_states, const Tensor& lse_states,
+                  const Tensor& o, const Tensor& lse, Stream stream) {
+  const TensorChecker check(engine.options().device);
+  const std::int64_t rows = extent(o_states, 0, "o_states", 4);
+  const std::int64_t states = extent(o_states, 1, "o_states", 4);
+  const std::int64_t heads = extent(o_states, 2, "o_states", 4);
+  const std::int64_t dim = extent(o_states, 3, "o_states", 4);
+  check.on_device("o_states", o_states);
+  check.float_dtype("o_states", o_states);
+  check.unit_stride("o_states", o_states);
+  check.on_device("lse_states", lse_states);
+  check.dtype("lse_states", lse_states, DType::kF32);
+  check.shape("lse_states", lse_states, {rows, states, heads}, "(rows, num_states, heads)");
+  check_output(check, "o", o, rows, heads, dim);
+  check_lse(check, "lse", lse, rows, heads);
+  detail::operations_of(engine).merge_states(o_states, lse_states, o, lse, stream);
+}
+
+void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& lse_state,
+                    const Tensor& sink, const Tensor& o, Stream stream) {
+  const TensorChecker check(engine.options().device);
+  const std::int64_t rows = extent(o_state, 0, "o_state", 3);
+  const std::int64_t heads = extent(o_state, 1, "o_state", 3);
+  const std::int64_t dim = extent(o_state, 2, "o_state", 3);
+  check_output(check, "o_state", o_state, rows, heads, dim);
+  check_output(check, "o", o, rows, heads, dim);
+  check_lse(check, "lse_state", lse_state, rows, heads);
+  if (sink.defined()) check.vector("sink", sink, DType::kF32, heads, true);
+  detail::operations_of(engine).finalize_state(o_state, lse_state, sink, o, stream);
+}
+
+void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
+                     const Tensor& batch_indices, const Tensor& positions,
+                     const Tensor& page_indptr, const Tensor& page_ids, const Tensor& k_cache,
+                     const Tensor& v_cache, KvLayout layout, float k_scale, float v_scale,
+                     Stream stream) {
+  const TensorChecker check(engine.options().device);
+  const std::int64_t tokens = extent(k, 0, "k", 3);
+  const std::int64_t heads = extent(k, 1, "k", 3);
+  check_output(check, "k", k, tokens, heads, extent(k, 2, "k", 3));
+  check_output(check, "v", v, tokens, heads, extent(v, 2, "v", 3));
+  const std::size_t token_axis = layout == KvLayout::kNhd ? 1 : 2;
+  const std::int64_t pages = extent(k_cache, 0, "k_cache", 4);
+  const std::int64_t page_size = k_cache.shape[token_axis];
+  const auto check_cache = [&](const char* name, const Tensor& cache, const Tensor& source) {
+    check.on_device(name, cache);
+    check.float_dtype(name, cache);
+    if (layout == KvLayout::kNhd) {
+      check.shape(name, cache, {pages, page_size, heads, source.shape[2]},
+                  "(num_pages, page_size, num_kv_heads, head_dim)");
+    } else {
+      check.shape(name, cache, {pages, heads, page_size, source.shape[2]},
+                  "(num_pages, num_kv_heads, page_size, head_dim)");
+    }
+    check.unit_stride(name, cache);
+    if (source.dtype != cache.dtype && size_of(source.dtype) <= size_of(cache.dtype)) {
+      refuse(std::string(name) + ".dtype", std::string(to_string(cache.dtype)),
+             "the dtype of the appended tokens (" + std::string(to_string(source.dtype)) +
+                 ") or a narrower one");
+    }
+  };
+  check_cache("k_cache", k_cache, k);
+  check_cache("v_cache", v_cache, v);
+  check.vector("batch_indices", batch_indices, DType::kI32, tokens, true);
+  check.vector("positions", positions, DType::kI32, tokens, true);
+  check.vector("page_indptr", page_indptr, DType::kI32, 1, false);
+  check.vector("page_ids", page_ids, DType::kI32, 0, false);
+  const auto check_scale = [](const char* name, float scale) {
+    if (!std::isfinite(scale) || scale == 0.0F)
+      refuse(name, std::to_string(scale), "a finite number other than 0");
+  };
+  check_scale("k_scale", k_scale);
+  check_scale("v_scale", v_scale);
+  if (tokens == 0) return;
+  detail::operations_of(engine).append_paged_kv(k, v, batch_indices, positions, page_indptr,
+                                                page_ids, k_cache, v_cache, layout, k_scale,
+                                                v_scale, stream);
+}
+
+void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
+                const RopeSpec& rope, const Tensor& out, Stream stream) {
+  const TensorChecker check(engine.options().device);
+  const std::int64_t tokens = extent(x, 0, "x", 3);
+  const std::int64_t heads = extent(x, 1, "x", 3);
+  const std::int64_t dim = extent(x, 2, "x", 3);
+  check_output(check, "x", x, tokens, heads, dim);
+  check_output(check, "out", out, tokens, heads, dim);
+  if (out.dtype != x.dtype) {
+    refuse("out.dtype", std::string(to_string(out.dtype)),
+           std::string(to_string(x.dtype)) + ", as x");
+  }
+  check.vector("positions", positions, DType::kI32, tokens, true);
+  if (rope.kind == RopeKind::kNone) refuse("rope.kind", "none", "half or interleaved");
+  validate_rope(rope, static_cast<std::int32_t>(dim));
+  if (tokens == 0) return;
+  detail::operations_of(engine).apply_rope(x, positions, rope, out, stream);
+}
+
+}  // namespace plait

@@ -1,0 +1,47 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// What a run is checked against: the sizes that the current plan expects of each operand. Fixed
+// size, so that re-planning allocates nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "plait/attention.h"
+
+namespace plait::detail {
+
+struct PlanFacts {
+  std::int64_t total_q = 0;
+  std::int64_t total_kv_len = 0;  // sum of logical kv_len
+  std::int64_t mask_bytes = 0;
+  std::int32_t num_views = 0;
+  std::array<std::int64_t, kMaxViews> num_pages{};  // listed pages of a view; ragged: tokens
+  std::array<bool, kMaxViews> has_positions{};
+
+  /// Copies of the page lists' bounds, kept in checked mode only, for the duplicate check.
+  struct Lists {
+    std::vector<std::int32_t> row_indptr;
+    std::vector<std::int32_t> page_indptr;
+    std::int32_t lists_per_block = 1;
+  };
+  std::vector<Lists> lists;
+  std::vector<std::int32_t> qo_indptr;
+};
+
+/// `batch` has been validated by the planner. `plan_kv_len` is the logical length of each request.
+PlanFacts facts_of(const AttentionSpec& spec, const Batch& batch,
+                   std::span<const std::int32_t> plan_kv_len, bool checked);
+
+/// Throws Error naming the first operand that does not fit `spec` and `facts`.
+void validate_run(const AttentionSpec& spec, const PlanFacts& facts, const RunArgs& args,
+                  Device device);
+
+/// Refuses page ids outside [0, num_pages), naming view and entry.
+void check_page_ids(std::int32_t view, std::span<const std::int32_t> ids, std::int64_t num_pages);
+
+/// Refuses page lists that name a key twice for one query row. `ids[v]` is view v's page list.
+void check_duplicates(const PlanFacts& facts, std::span<const std::span<const std::int32_t>> ids);
+
+}  // namespace plait::detail

@@ -1,0 +1,111 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/tensor_checks.h"
+
+#include <utility>
+
+namespace plait::detail {
+namespace {
+
+std::string device_text(Device d) {
+  switch (d.kind) {
+    case DeviceKind::kCpu: return "cpu";
+    case DeviceKind::kCuda: return "cuda:" + std::to_string(d.index);
+    case DeviceKind::kCudaHost: return "pinned host memory";
+  }
+  return "unknown device";
+}
+
+}  // namespace
+
+void refuse(std::string field, std::string value, std::string expected) {
+  throw Error(ErrorCode::kInvalidArgument, std::move(field), std::move(value), std::move(expected));
+}
+
+std::string shape_text(const Tensor& tensor) {
+  std::string text = "[";
+  for (std::int32_t axis = 0; axis < tensor.rank; ++axis) {
+    if (axis > 0) text += ", ";
+    text += std::to_string(tensor.shape[static_cast<std::size_t>(axis)]);
+  }
+  return text + "]";
+}
+
+void TensorChecker::defined(const char* name, const Tensor& t, const char* meaning) const {
+  if (!t.defined()) refuse(name, "nothing", meaning);
+}
+
+void TensorChecker::on_device(const char* name, const Tensor& t) const {
+  const bool fits =
+      device_.kind == DeviceKind::kCpu ? t.device.kind != DeviceKind::kCuda : t.device == device_;
+  if (!fits)
+    refuse(name, "a tensor on " + device_text(t.device), "a tensor on " + device_text(device_));
+  if (t.data == nullptr && t.size() > 0) refuse(name, "null", "memory for shape " + shape_text(t));
+}
+
+void TensorChecker::dtype(const char* name, const Tensor& t, DType expected) const {
+  if (t.dtype != expected) {
+    refuse(std::string(name) + ".dtype", std::string(to_string(t.dtype)),
+           std::string(to_string(expected)));
+  }
+}
+
+void TensorChecker::float_dtype(const char* name, const Tensor& t) const {
+  if (!is_float(t.dtype)) {
+    refuse(std::string(name) + ".dtype", std::string(to_string(t.dtype)),
+           "f32, f16, bf16, f8_e4m3 or f8_e5m2");
+  }
+}
+
+void TensorChecker::shape(const char* name, const Tensor& t,
+                          std::initializer_list<std::int64_t> extents, const char* meaning) const {
+  bool fits = t.rank == static_cast<std::int32_t>(extents.size());
+  if (fits) {
+    std::size_t axis = 0;
+    for (const std::int64_t extent : extents) {
+      fits = fits && (extent < 0 ? t.shape[axis] >= 0 : t.shape[axis] == extent);
+      ++axis;
+    }
+  }
+  if (fits) return;
+  std::string expected;
+  for (const std::int64_t extent : extents) {
+    expected += expected.empty() ? "[" : ", ";
+    expected += extent < 0 ? "any" : std::to_string(extent);
+  }
+  refuse(std::string(name) + ".shape", shape_text(t), expected + "] " + meaning);
+}
+
+void TensorChecker::unit_stride(const char* name, const Tensor& t) const {
+  const auto last = static_cast<std::size_t>(t.rank - 1);
+  if (t.rank > 0 && t.shape[last] > 1 && t.strides[last] != 1) {
+    refuse(std::string(name) + ".strides", std::to_string(t.strides[last]) + " on the last axis",
+           "1 (elements of a row are contiguous)");
+  }
+}
+
+void TensorChecker::vector(const char* name, const Tensor& t, DType type, std::int64_t size,
+                           bool exact) const {
+  if (!t.defined()) {
+    refuse(
+        name, "nothing",
+        "a " + std::string(to_string(type)) + " tensor of " + std::to_string(size) + " elements");
+  }
+  on_device(name, t);
+  dtype(name, t, type);
+  if (t.rank != 1 || (exact ? t.shape[0] != size : t.shape[0] < size)) {
+    refuse(std::string(name) + ".shape", shape_text(t),
+           "[" + std::to_string(size) + (exact ? "]" : " or more]"));
+  }
+  unit_stride(name, t);
+}
+
+void TensorChecker::optional_vector(const char* name, const char* asked_by, bool asked,
+                                    const Tensor& t, DType type, std::int64_t size) const {
+  if (asked) {
+    vector(name, t, type, size, true);
+  } else if (t.defined()) {
+    refuse(name, "a tensor", std::string("nothing, since the spec does not set ") + asked_by);
+  }
+}
+
+}  // namespace plait::detail
