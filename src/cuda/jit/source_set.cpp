@@ -1,0 +1,112 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "cuda/jit/source_set.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "core/embedded_file.h"
+#include "cuda/shared_library.h"
+#include "plait/error.h"
+
+namespace plait::embedded {
+extern const File kernels[];
+extern const std::size_t kernels_count;
+}  // namespace plait::embedded
+
+namespace plait::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFolders[] = {"core/device", "cuda/kernels"};
+
+bool is_source(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".h" || extension == ".cuh" || extension == ".cu" || extension == ".txt";
+}
+
+/// The name in a line `#include "name"`, or nothing.
+std::string_view included_name(std::string_view line) {
+  const auto skip_blanks = [&] {
+    while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
+  };
+  skip_blanks();
+  if (!line.starts_with('#')) return {};
+  line.remove_prefix(1);
+  skip_blanks();
+  if (!line.starts_with("include")) return {};
+  line.remove_prefix(7);
+  skip_blanks();
+  if (!line.starts_with('"')) return {};
+  line.remove_prefix(1);
+  const std::size_t end = line.find('"');
+  return end == std::string_view::npos ? std::string_view() : line.substr(0, end);
+}
+
+void visit_includes(std::string_view text, const SourceSet& set, std::set<std::string>* seen) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view name = included_name(text.substr(begin, end - begin));
+    if (!name.empty()) {
+      const std::string* body = set.find(name);
+      if (body != nullptr && seen->insert(std::string(name)).second) {
+        visit_includes(*body, set, seen);
+      }
+    }
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+SourceSet SourceSet::embedded() {
+  std::map<std::string, std::string, std::less<>> files;
+  for (std::size_t index = 0; index < plait::embedded::kernels_count; ++index) {
+    const plait::embedded::File& file = plait::embedded::kernels[index];
+    files.emplace(file.path, file.text);
+  }
+  return SourceSet(std::move(files));
+}
+
+SourceSet SourceSet::from_directory(const std::string& directory) {
+  std::map<std::string, std::string, std::less<>> files;
+  for (const char* folder : kFolders) {
+    std::error_code error;
+    const fs::path root = fs::path(directory) / folder;
+    for (fs::recursive_directory_iterator entry(root, error), end; !error && entry != end;
+         entry.increment(error)) {
+      if (!entry->is_regular_file(error) || !is_source(entry->path())) continue;
+      std::ifstream stream(entry->path(), std::ios::binary);
+      std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+      if (!stream) {
+        throw Error(ErrorCode::kIo, "PLAIT_KERNEL_DIR", entry->path().string(), "a readable file");
+      }
+      files.emplace(fs::relative(entry->path(), directory).generic_string(), std::move(text));
+    }
+    if (error) {
+      throw Error(ErrorCode::kIo, "PLAIT_KERNEL_DIR", root.string() + " (" + error.message() + ")",
+                  "the src/ folder of a Plait source tree");
+    }
+  }
+  return SourceSet(std::move(files));
+}
+
+SourceSet SourceSet::from_environment() {
+  const std::string directory = environment("PLAIT_KERNEL_DIR");
+  return directory.empty() ? embedded() : from_directory(directory);
+}
+
+const std::string* SourceSet::find(std::string_view name) const {
+  const auto found = files_.find(name);
+  return found == files_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> SourceSet::closure(std::string_view text) const {
+  std::set<std::string> seen;
+  visit_includes(text, *this, &seen);
+  return {seen.begin(), seen.end()};
+}
+
+}  // namespace plait::cuda
