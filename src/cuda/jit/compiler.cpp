@@ -84,9 +84,8 @@ std::vector<std::string> compile_flags(Arch arch) {
       "--std=c++20",
       // Without it the compiler would look for includes beside the source's name.
       "--no-source-include",
-      // Shared headers use constexpr functions that carry no annotation.
-      "--expt-relaxed-constexpr",
-      // Unannotated helpers of a user variant are meant for the device.
+      // Unannotated constexpr functions of shared headers and helpers of a user variant are meant
+      // for the device.
       "--device-as-default-execution-space",
       "--ptxas-options=-v",
   };
