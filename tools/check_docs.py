@@ -205,7 +205,7 @@ def main():
     arguments = parser.parse_args()
 
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.md"], cwd=ROOT,
+        ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.md"], cwd=ROOT,
         check=True, capture_output=True, text=True).stdout.split()
     documents = {}
     for name in listed:

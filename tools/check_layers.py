@@ -47,7 +47,7 @@ MAX_LINES = 700
 
 def tracked_files():
     output = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        ["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return [pathlib.PurePosixPath(line) for line in output.splitlines() if (ROOT / line).is_file()]
 
