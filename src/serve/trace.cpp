@@ -1,0 +1,61 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "serve/trace.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "plait/error.h"
+#include "serve/hash.h"
+#include "serve/line_reader.h"
+
+namespace plait::serve {
+
+std::uint64_t chain_block_key(std::uint64_t previous_key, std::uint64_t block_id) noexcept {
+  return hash_combine(previous_key, block_id);
+}
+
+Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t limit) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) {
+    throw Error(ErrorCode::kIo, "trace", quote_text(path) + " (" + std::strerror(errno) + ")",
+                "a readable file");
+  }
+  if (S_ISDIR(info.st_mode)) {
+    throw Error(ErrorCode::kIo, "trace", quote_text(path) + " (a directory)", "a readable file");
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    throw Error(ErrorCode::kIo, "trace", quote_text(path) + " (" + std::strerror(errno) + ")",
+                "a readable file");
+  }
+  const std::size_t slash = path.rfind('/');
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  if (format == TraceFormat::kAuto) {
+    format = in.peek() == '{' ? TraceFormat::kMooncake : TraceFormat::kAzure;
+    in.clear();
+  }
+  return format == TraceFormat::kMooncake ? read_mooncake(in, name, limit)
+                                          : read_azure(in, name, limit);
+}
+
+void scale_time(Trace& trace, double factor) {
+  for (TraceRequest& request : trace.requests) {
+    request.arrival_ns =
+        static_cast<std::int64_t>(std::llround(static_cast<double>(request.arrival_ns) / factor));
+  }
+}
+
+void set_rate(Trace& trace, double requests_per_second, std::uint64_t seed) {
+  Random random(hash_combine(seed, 0x72617465));
+  double seconds = 0.0;
+  for (TraceRequest& request : trace.requests) {
+    request.arrival_ns = static_cast<std::int64_t>(std::llround(seconds * 1e9));
+    seconds += -std::log1p(-random.uniform()) / requests_per_second;
+  }
+}
+
+}  // namespace plait::serve

@@ -1,0 +1,43 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "serve/virtual_clock.h"
+
+#include <charconv>
+#include <cstdio>
+
+#include "plait/error.h"
+#include "serve/line_reader.h"
+
+namespace plait::serve {
+namespace {
+
+bool parse_term(std::string_view text, double& value) {
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  return !text.empty() && result.ec == std::errc() && result.ptr == end && value >= 0.0 &&
+         value <= 1e9;
+}
+
+}  // namespace
+
+AffineTime parse_affine_time(std::string_view text, std::string_view field) {
+  AffineTime time;
+  const std::size_t plus = text.find('+');
+  std::string_view slope = plus == std::string_view::npos ? "0" : text.substr(plus + 1);
+  constexpr std::string_view kUnit = "*tokens";
+  if (slope.size() >= kUnit.size() && slope.substr(slope.size() - kUnit.size()) == kUnit) {
+    slope.remove_suffix(kUnit.size());
+  }
+  if (!parse_term(text.substr(0, plus), time.base_us) || !parse_term(slope, time.per_token_us)) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(field), quote_text(text),
+                "A+B*tokens in microseconds, each term in 0..1e9, for example 5000+25*tokens");
+  }
+  return time;
+}
+
+std::string to_string(const AffineTime& time) {
+  char text[80];
+  std::snprintf(text, sizeof text, "%g+%g*tokens us", time.base_us, time.per_token_us);
+  return text;
+}
+
+}  // namespace plait::serve
