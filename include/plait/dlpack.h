@@ -78,9 +78,10 @@ inline Tensor from_dlpack(const DLTensor& tensor, std::string_view field) {
     case static_cast<int>(DeviceKind::kCuda): out.device.kind = DeviceKind::kCuda; break;
     case static_cast<int>(DeviceKind::kCudaHost): out.device.kind = DeviceKind::kCudaHost; break;
     default:
-      throw Error(ErrorCode::kUnsupported, name + ".device",
-                  "DLPack device type " + std::to_string(static_cast<int>(tensor.device.device_type)),
-                  "CPU (1), CUDA (2) or CUDA host (3)");
+      throw Error(
+          ErrorCode::kUnsupported, name + ".device",
+          "DLPack device type " + std::to_string(static_cast<int>(tensor.device.device_type)),
+          "CPU (1), CUDA (2) or CUDA host (3)");
   }
   out.device.index = tensor.device.device_id;
   bool known = false;
@@ -105,17 +106,17 @@ inline Tensor from_dlpack(const DLTensor& tensor, std::string_view field) {
   for (std::int32_t axis = out.rank - 1; axis >= 0; --axis) {
     const auto a = static_cast<std::size_t>(axis);
     if (tensor.shape[a] < 0) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  name + ".shape[" + std::to_string(axis) + "]", std::to_string(tensor.shape[a]),
-                  "a non-negative extent");
+      throw Error(ErrorCode::kInvalidArgument, name + ".shape[" + std::to_string(axis) + "]",
+                  std::to_string(tensor.shape[a]), "a non-negative extent");
     }
     out.shape[a] = tensor.shape[a];
     out.strides[a] = tensor.strides != nullptr ? tensor.strides[a] : stride;
     stride *= tensor.shape[a] > 0 ? tensor.shape[a] : 1;
   }
-  out.data = tensor.data == nullptr
-                 ? nullptr
-                 : static_cast<void*>(static_cast<unsigned char*>(tensor.data) + tensor.byte_offset);
+  out.data =
+      tensor.data == nullptr
+          ? nullptr
+          : static_cast<void*>(static_cast<unsigned char*>(tensor.data) + tensor.byte_offset);
   return out;
 }
 

@@ -38,10 +38,9 @@ double decode_small(const Format& format, std::uint32_t bits) noexcept {
     const std::uint32_t hidden = 1u << format.mantissa_bits;
     const int biased = static_cast<int>(magnitude >> format.mantissa_bits);
     const std::uint32_t fraction = magnitude & (hidden - 1);
-    value = biased == 0
-                ? std::ldexp(fraction, format.min_exponent - format.mantissa_bits)
-                : std::ldexp(hidden + fraction,
-                             biased - 1 + format.min_exponent - format.mantissa_bits);
+    value = biased == 0 ? std::ldexp(fraction, format.min_exponent - format.mantissa_bits)
+                        : std::ldexp(hidden + fraction,
+                                     biased - 1 + format.min_exponent - format.mantissa_bits);
   }
   return negative ? -value : value;
 }
@@ -68,8 +67,7 @@ std::uint32_t encode_small(const Format& format, double value, Overflow overflow
   if (rest > half || (rest == half && (quotient & 1) != 0)) ++quotient;
 
   // Adding, not or-ing, lets a carry out of the mantissa move on to the next exponent.
-  const auto base = static_cast<std::uint64_t>(scale - format.min_exponent)
-                    << format.mantissa_bits;
+  const auto base = static_cast<std::uint64_t>(scale - format.min_exponent) << format.mantissa_bits;
   const std::uint64_t magnitude = base + quotient;
   if (magnitude > format.max_bits) return sign | beyond;
   return sign | static_cast<std::uint32_t>(magnitude);
@@ -101,8 +99,7 @@ std::uint32_t encode(DType dtype, double value, Overflow overflow) noexcept {
   if (std::isnan(value)) return std::signbit(value) ? 0xFFC00000u : 0x7FC00000u;
   const float rounded = static_cast<float>(value);
   if (overflow == Overflow::kSaturate && std::isinf(rounded)) {
-    return std::bit_cast<std::uint32_t>(
-        std::copysign(std::numeric_limits<float>::max(), rounded));
+    return std::bit_cast<std::uint32_t>(std::copysign(std::numeric_limits<float>::max(), rounded));
   }
   return std::bit_cast<std::uint32_t>(rounded);
 }

@@ -74,8 +74,7 @@ Tensor HostTensor::view() const {
   return out;
 }
 
-HostTensor HostTensor::zeros(DType dtype, std::vector<std::int64_t> shape,
-                             std::string_view field) {
+HostTensor HostTensor::zeros(DType dtype, std::vector<std::int64_t> shape, std::string_view field) {
   HostTensor out;
   out.dtype = dtype;
   const std::int64_t count = checked_size(shape, field);
@@ -86,7 +85,7 @@ HostTensor HostTensor::zeros(DType dtype, std::vector<std::int64_t> shape,
 }
 
 std::int64_t checked_size(const std::vector<std::int64_t>& shape, std::string_view field) {
-  __int128 count = 1;
+  Int128 count = 1;
   bool too_large = false;
   bool empty = false;
   for (std::int64_t extent : shape) {
@@ -120,15 +119,16 @@ void check_reach(const std::vector<std::int64_t>& shape, const std::vector<std::
                  std::int64_t offset, std::int64_t available, std::string_view field) {
   if (checked_size(shape, field) == 0) {
     if (offset < 0 || offset > available) {
-      throw Error(ErrorCode::kInvalidArgument, std::string(field), "offset " + std::to_string(offset),
+      throw Error(ErrorCode::kInvalidArgument, std::string(field),
+                  "offset " + std::to_string(offset),
                   "an offset in 0.." + std::to_string(available));
     }
     return;
   }
-  __int128 lowest = offset;
-  __int128 highest = offset;
+  Int128 lowest = offset;
+  Int128 highest = offset;
   for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-    const __int128 reach = static_cast<__int128>(shape[axis] - 1) * strides[axis];
+    const Int128 reach = static_cast<Int128>(shape[axis] - 1) * strides[axis];
     (reach < 0 ? lowest : highest) += reach;
   }
   if (lowest < 0 || highest >= available) {

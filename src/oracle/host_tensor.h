@@ -11,6 +11,9 @@
 
 namespace plait::oracle {
 
+// Products of two 64-bit figures from a file, before they are compared with a limit.
+__extension__ typedef __int128 Int128;
+
 /// Zero-initialised host memory, 64-byte aligned. Pages that nobody writes cost no memory, so a
 /// pool of many gigabytes with a few live pages is cheap.
 class Buffer {

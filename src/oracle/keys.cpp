@@ -43,8 +43,7 @@ void append_pages(const Problem& problem, const Level& level, std::int64_t list,
       key.k_element = page_element(problem, problem.k, page, slot, kv_head);
       key.v_element = page_element(problem, problem.v, page, slot, kv_head);
       const std::int64_t ordinal = (entry - begin) * problem.page_size + slot;
-      key.position = level.positions.empty() ? base + ordinal
-                                             : level.positions[z(entry)] + slot;
+      key.position = level.positions.empty() ? base + ordinal : level.positions[z(entry)] + slot;
       key.mask_column = masked ? key.position - base : -1;
       out.push_back(key);
     }
@@ -156,8 +155,8 @@ bool is_visible(const Problem& problem, std::int64_t request, std::int64_t row, 
 }
 
 double rope_frequency(const RopeOptions& rope, std::int64_t pair) {
-  const double frequency = std::pow(rope.theta, -2.0 * static_cast<double>(pair) /
-                                                    static_cast<double>(rope.rotary_dim));
+  const double frequency =
+      std::pow(rope.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(rope.rotary_dim));
   switch (rope.scaling) {
     case RopeScaling::kNone: return frequency;
     case RopeScaling::kLinear: return frequency / rope.factor;

@@ -12,11 +12,11 @@
 namespace plait::oracle {
 
 struct Key {
-  std::int64_t k_element = 0;    // storage element of its first dimension
+  std::int64_t k_element = 0;  // storage element of its first dimension
   std::int64_t v_element = 0;
-  std::int64_t position = 0;     // logical position j
+  std::int64_t position = 0;  // logical position j
   std::int64_t rope_position = 0;
-  std::int64_t mask_column = 0;  // column of the custom mask; -1: an outer level, always visible
+  std::int64_t mask_column = 0;   // column of the custom mask; -1: an outer level, always visible
   std::int64_t block_entry = -1;  // BSR: the listed block it belongs to, and its column there
   std::int64_t block_column = 0;
 };

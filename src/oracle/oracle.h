@@ -23,7 +23,8 @@ Answer solve(const Problem& problem);
 /// rounded to its dtype.
 Answer solve_same_precision(const Problem& problem);
 
-/// Sizes of the quantities that rounding acts on, per query row and head: what an error bound needs.
+/// Sizes of the quantities that rounding acts on, per query row and head: what an error bound
+/// needs.
 struct Magnitudes {
   std::vector<double> score;  // largest sum_d |q_d k_d| * |scale| + |bias| over visible keys
   std::vector<double> value;  // largest |v| * |v_scale| over visible keys, times the weight sum for

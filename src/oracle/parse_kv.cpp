@@ -63,9 +63,9 @@ void refuse_duplicates(std::vector<std::pair<std::int64_t, std::string>> pages) 
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (std::size_t n = 1; n < pages.size(); ++n) {
     if (pages[n].first != pages[n - 1].first) continue;
-    throw Error(ErrorCode::kInvalidArgument, pages[n].second, std::to_string(pages[n].first),
-                "a page that the query does not read already (it is also " + pages[n - 1].second +
-                    ")");
+    throw Error(
+        ErrorCode::kInvalidArgument, pages[n].second, std::to_string(pages[n].first),
+        "a page that the query does not read already (it is also " + pages[n - 1].second + ")");
   }
 }
 
@@ -176,8 +176,9 @@ void parse_positions(const Node& node, Problem& problem) {
     for (std::int64_t n = level.indptr[list] + 1; n < level.indptr[list + 1]; ++n) {
       const std::int64_t least = level.positions[z(n - 1)] + problem.page_size;
       if (level.positions[z(n)] < least) {
-        refuse_at(positions, z(n), "at least " + std::to_string(least) +
-                                       " (strictly increasing, pages do not overlap)");
+        refuse_at(
+            positions, z(n),
+            "at least " + std::to_string(least) + " (strictly increasing, pages do not overlap)");
       }
     }
     if (level.indptr[list + 1] > level.indptr[list]) {
@@ -246,8 +247,8 @@ void parse_cascade(const Node& node, TensorResolver& tensors, Problem& problem) 
       const Level& level = problem.levels[n];
       const auto block = z(block_of_request(problem, level, r));
       for (std::int64_t at = level.indptr[block]; at < level.indptr[block + 1]; ++at) {
-        read.emplace_back(level.indices[z(at)], levels.element(n).path() + ".indices[" +
-                                                    std::to_string(at) + "]");
+        read.emplace_back(level.indices[z(at)],
+                          levels.element(n).path() + ".indices[" + std::to_string(at) + "]");
       }
     }
     refuse_duplicates(std::move(read));
@@ -273,8 +274,8 @@ Ints parse_block_sizes(const Node& node, std::int64_t total, std::string_view wh
 }
 
 std::vector<std::uint8_t> parse_bits(const Node& node, std::int64_t rows, std::int64_t columns) {
-  const std::string expected = "a " + std::to_string(rows) + " x " + std::to_string(columns) +
-                               " matrix of 0 and 1";
+  const std::string expected =
+      "a " + std::to_string(rows) + " x " + std::to_string(columns) + " matrix of 0 and 1";
   std::vector<std::uint8_t> out;
   if (node.length(expected) != z(rows)) node.refuse(expected);
   for (std::size_t r = 0; r < z(rows); ++r) {
@@ -328,8 +329,8 @@ void parse_bsr(const Node& node, TensorResolver& tensors, Problem& problem) {
   }
   for (std::size_t row = 0; row + 1 < bsr.indptr.size(); ++row) {
     for (std::int64_t n = bsr.indptr[row]; n < bsr.indptr[row + 1]; ++n) {
-      bsr.masks.push_back(parse_bits(masks.element(z(n)), bsr.row_sizes[row],
-                                     bsr.col_sizes[z(bsr.indices[z(n)])]));
+      bsr.masks.push_back(
+          parse_bits(masks.element(z(n)), bsr.row_sizes[row], bsr.col_sizes[z(bsr.indices[z(n)])]));
     }
   }
 }
@@ -339,8 +340,7 @@ void parse_bsr(const Node& node, TensorResolver& tensors, Problem& problem) {
 Ints parse_indptr(const Node& node, std::int64_t entries, std::string_view meaning) {
   Ints out = node.integers(0, kMaxIndex);
   if (out.empty() || (entries >= 0 && static_cast<std::int64_t>(out.size()) != entries + 1)) {
-    throw Error(ErrorCode::kInvalidArgument, node.path(),
-                std::to_string(out.size()) + " entries",
+    throw Error(ErrorCode::kInvalidArgument, node.path(), std::to_string(out.size()) + " entries",
                 entries >= 0 ? std::to_string(entries + 1) + " (one per " + std::string(meaning) +
                                    ", and one)"
                              : "at least one entry");

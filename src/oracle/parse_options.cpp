@@ -81,10 +81,9 @@ std::vector<Ints> parse_position_lists(const Node& node, const Problem& problem,
       positions = std::move(spread);
     }
     if (static_cast<std::int64_t>(positions.size()) != length) {
-      throw Error(ErrorCode::kInvalidArgument, list.path(),
-                  std::to_string(positions.size()) + " positions",
-                  std::to_string(length) + (keys ? ", the kv_len" : ", the qo_len") +
-                      " of the request");
+      throw Error(
+          ErrorCode::kInvalidArgument, list.path(), std::to_string(positions.size()) + " positions",
+          std::to_string(length) + (keys ? ", the kv_len" : ", the qo_len") + " of the request");
     }
     out.push_back(std::move(positions));
   }
@@ -139,7 +138,7 @@ void parse_mask(const Node& node, Problem& problem) {
   for (std::int64_t r = 0; r < problem.num_requests(); ++r) {
     const std::int64_t rows = problem.qo_len(r);
     const std::int64_t columns = rows == 0 ? 0 : mask_columns(problem, r);
-    const __int128 bytes = (static_cast<__int128>(rows) * columns + 7) / 8;
+    const Int128 bytes = (static_cast<Int128>(rows) * columns + 7) / 8;
     if (problem.mask_offsets.back() + bytes > kMaxMaskBytes) {
       kind.refuse("a custom mask of at most 2^33 bytes");
     }
@@ -171,9 +170,9 @@ void parse_mask(const Node& node, Problem& problem) {
   const Node packed = node.get("packed");
   const Ints bytes = packed.integers(0, 255);
   if (static_cast<std::int64_t>(bytes.size()) != problem.mask_offsets.back()) {
-    throw Error(ErrorCode::kInvalidArgument, packed.path(), std::to_string(bytes.size()) + " bytes",
-                std::to_string(problem.mask_offsets.back()) +
-                    ", ceil(qo_len * kv_len / 8) per request");
+    throw Error(
+        ErrorCode::kInvalidArgument, packed.path(), std::to_string(bytes.size()) + " bytes",
+        std::to_string(problem.mask_offsets.back()) + ", ceil(qo_len * kv_len / 8) per request");
   }
   for (std::int64_t byte : bytes) problem.mask_bytes.push_back(static_cast<std::uint8_t>(byte));
 }

@@ -12,8 +12,7 @@ namespace {
 DType parse_float_dtype(const Node& node) {
   constexpr std::string_view kExpected = "one of f32, f16, bf16, f8_e4m3, f8_e5m2";
   const std::string& name = node.string(kExpected);
-  for (DType dtype :
-       {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2}) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2}) {
     if (to_string(dtype) == name) return dtype;
   }
   node.refuse(kExpected);
@@ -93,14 +92,31 @@ void parse_flags(const Node& root, Problem& problem) {
 
 }  // namespace
 
-Problem parse_problem(const Json& document, const Safetensors* tensors) {
+Problem problem_from_json(const Json& document, const Safetensors* tensors) {
   const Node root(document, "");
-  root.expect_object({"version",      "num_qo_heads", "num_kv_heads", "head_dim_qk",
-                      "head_dim_vo",  "dtype",        "layout",       "q",
-                      "qo_indptr",    "kv",           "mask",         "sm_scale",
-                      "logits_soft_cap", "alibi_slopes", "sink",      "k_scale",
-                      "v_scale",      "rope",         "reduction",    "variant",
-                      "plan",         "return_lse",   "state"});
+  root.expect_object({"version",
+                      "num_qo_heads",
+                      "num_kv_heads",
+                      "head_dim_qk",
+                      "head_dim_vo",
+                      "dtype",
+                      "layout",
+                      "q",
+                      "qo_indptr",
+                      "kv",
+                      "mask",
+                      "sm_scale",
+                      "logits_soft_cap",
+                      "alibi_slopes",
+                      "sink",
+                      "k_scale",
+                      "v_scale",
+                      "rope",
+                      "reduction",
+                      "variant",
+                      "plan",
+                      "return_lse",
+                      "state"});
   root.get("version").integer(1, 1);
   Problem problem;
   parse_heads(root, problem);
@@ -151,7 +167,7 @@ Problem parse_problem(const Json& document, const Safetensors* tensors) {
 Problem parse_problem(std::string_view text, const Safetensors* tensors) {
   const Json document = parse_strict_json(text, "problem");
   if (!document.is_object()) Node(document, "problem").refuse("an object");
-  return parse_problem(document, tensors);
+  return problem_from_json(document, tensors);
 }
 
 }  // namespace plait::oracle

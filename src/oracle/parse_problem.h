@@ -14,6 +14,6 @@ namespace plait::oracle {
 
 /// `tensors` holds what {"name": ...} refers to; null when no file was given.
 Problem parse_problem(std::string_view text, const Safetensors* tensors);
-Problem parse_problem(const Json& document, const Safetensors* tensors);
+Problem problem_from_json(const Json& document, const Safetensors* tensors);
 
 }  // namespace plait::oracle

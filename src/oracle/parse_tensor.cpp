@@ -115,10 +115,10 @@ HostTensor allocate_generated(const Node& node, DType dtype, Ints shape) {
     }
   }
   checked_size(out.shape, node.path());
-  __int128 reach = out.offset;
+  Int128 reach = out.offset;
   for (std::size_t axis = 0; axis < out.shape.size(); ++axis) {
     if (out.shape[axis] > 0) {
-      reach += static_cast<__int128>(out.shape[axis] - 1) * out.strides[axis];
+      reach += static_cast<Int128>(out.shape[axis] - 1) * out.strides[axis];
     }
   }
   if (reach >= kMaxExtent) {
@@ -231,8 +231,7 @@ HostTensor TensorResolver::resolve(const Node& node, DType dtype, const Ints& ex
     node.expect_object({"view_of", "shape", "stride", "offset"});
     const Node target = node.get("view_of");
     if (base == nullptr || target.string() != base_name) {
-      target.refuse(base == nullptr ? "no view_of here"
-                                    : "\"" + std::string(base_name) + "\"");
+      target.refuse(base == nullptr ? "no view_of here" : "\"" + std::string(base_name) + "\"");
     }
     HostTensor out;
     out.dtype = dtype;

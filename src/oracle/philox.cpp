@@ -14,10 +14,9 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = kMul0 * counter[0];
     const std::uint64_t p1 = kMul1 * counter[2];
-    counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
-               static_cast<std::uint32_t>(p1),
-               static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
-               static_cast<std::uint32_t>(p0)};
+    counter = {
+        static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(p1),
+        static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(p0)};
     key[0] += kWeyl0;
     key[1] += kWeyl1;
   }

@@ -17,7 +17,8 @@ std::int64_t listed_tokens(const Problem& problem, const Level& level, std::int6
 }
 
 std::int64_t block_of_request(const Problem& problem, const Level& level, std::int64_t request) {
-  if (&level == &problem.levels.back()) return request;  // row blocks of the last level are requests
+  if (&level == &problem.levels.back())
+    return request;  // row blocks of the last level are requests
   const std::int64_t first = problem.qo_indptr[z(request)];
   const std::int64_t last = problem.qo_indptr[z(request + 1)];
   if (first == last) return -1;
@@ -31,8 +32,7 @@ std::int64_t block_of_request(const Problem& problem, const Level& level, std::i
 
 std::int64_t kv_len(const Problem& problem, std::int64_t request) {
   switch (problem.source) {
-    case Source::kRagged:
-      return problem.kv_indptr[z(request + 1)] - problem.kv_indptr[z(request)];
+    case Source::kRagged: return problem.kv_indptr[z(request + 1)] - problem.kv_indptr[z(request)];
     case Source::kBsr: return problem.k.shape[0];
     case Source::kSelected: {
       // With per-KV-head lists every head agrees (checked by the parser); look at the first.

@@ -93,9 +93,9 @@ struct Problem {
 
   double sm_scale = 0.0;  // filled in, never "default"
   double logits_soft_cap = 0.0;
-  std::vector<double> alibi_slopes;      // empty: off
-  std::vector<double> sink;              // empty: off
-  std::vector<double> k_scale{1.0};      // one, or one per KV head
+  std::vector<double> alibi_slopes;  // empty: off
+  std::vector<double> sink;          // empty: off
+  std::vector<double> k_scale{1.0};  // one, or one per KV head
   std::vector<double> v_scale{1.0};
   RopeOptions rope;
   bool sum_sigmoid = false;

@@ -18,10 +18,22 @@ constexpr std::int64_t kMaxHeaderBytes = 100'000'000;  // the limit of the refer
 constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxExtent = std::int64_t{1} << 47;
 
-constexpr std::array<std::pair<std::string_view, std::int64_t>, 16> kSizes{
-    {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
-     {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},   {"U64", 8},     {"U32", 4},
-     {"U16", 2}, {"U8", 1},  {"BOOL", 1}, {"F8_E8M0", 1}}};
+constexpr std::array<std::pair<std::string_view, std::int64_t>, 16> kSizes{{{"F64", 8},
+                                                                            {"F32", 4},
+                                                                            {"F16", 2},
+                                                                            {"BF16", 2},
+                                                                            {"F8_E4M3", 1},
+                                                                            {"F8_E5M2", 1},
+                                                                            {"I64", 8},
+                                                                            {"I32", 4},
+                                                                            {"I16", 2},
+                                                                            {"I8", 1},
+                                                                            {"U64", 8},
+                                                                            {"U32", 4},
+                                                                            {"U16", 2},
+                                                                            {"U8", 1},
+                                                                            {"BOOL", 1},
+                                                                            {"F8_E8M0", 1}}};
 
 SafetensorsEntry parse_entry(const Node& node, std::int64_t data_bytes) {
   node.expect_object({"dtype", "shape", "data_offsets"});
@@ -34,9 +46,9 @@ SafetensorsEntry parse_entry(const Node& node, std::int64_t data_bytes) {
   const Node offsets = node.get("data_offsets");
   const auto range = offsets.integers(0, data_bytes);
   if (range.size() != 2 || range[0] > range[1]) {
-    offsets.refuse("[begin, end] with begin <= end <= " + std::to_string(data_bytes) +
-                       " bytes of data",
-                   ErrorCode::kIo);
+    offsets.refuse(
+        "[begin, end] with begin <= end <= " + std::to_string(data_bytes) + " bytes of data",
+        ErrorCode::kIo);
   }
   entry.begin = range[0];
   entry.end = range[1];
@@ -84,7 +96,8 @@ Safetensors Safetensors::parse(std::string bytes, std::string_view field) {
   }
   std::uint64_t header_bytes = 0;
   for (int n = 7; n >= 0; --n) {
-    header_bytes = header_bytes << 8 | static_cast<unsigned char>(bytes[static_cast<std::size_t>(n)]);
+    header_bytes =
+        header_bytes << 8 | static_cast<unsigned char>(bytes[static_cast<std::size_t>(n)]);
   }
   const std::int64_t most = std::min(total - kLengthBytes, kMaxHeaderBytes);
   if (header_bytes > static_cast<std::uint64_t>(most)) {
@@ -113,8 +126,7 @@ Safetensors Safetensors::parse(std::string bytes, std::string_view field) {
   std::int64_t covered = 0;
   for (const auto& [entry, key] : order) {
     if (entry->begin != covered) {
-      throw Error(ErrorCode::kIo,
-                  name + ": " + Json(*key).dump(-1, ' ', true) + ".data_offsets",
+      throw Error(ErrorCode::kIo, name + ": " + Json(*key).dump(-1, ' ', true) + ".data_offsets",
                   "begin " + std::to_string(entry->begin),
                   "begin " + std::to_string(covered) + " (no overlap and no hole)");
     }
@@ -147,8 +159,8 @@ void write_safetensors(const std::string& path, std::span<const NamedTensor> ten
                          {"shape", tensor.shape},
                          {"data_offsets", {at, at + bytes}}};
     at += bytes;
-    const auto* data = static_cast<const char*>(tensor.storage->data()) +
-                       tensor.offset * size_of(tensor.dtype);
+    const auto* data =
+        static_cast<const char*>(tensor.storage->data()) + tensor.offset * size_of(tensor.dtype);
     pieces.emplace_back(data, static_cast<std::size_t>(bytes));
   }
   std::string text = header.dump();

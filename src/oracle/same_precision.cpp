@@ -84,9 +84,9 @@ class Kernel {
     std::vector<float> weights;
     float sum = 0;
     for (float s : scores) {
-      const float weight = p_.sum_sigmoid
-                               ? 1.0F / (1.0F + std::exp(-(s + static_cast<float>(p_.sigmoid_bias))))
-                               : std::exp(s - largest);
+      const float weight =
+          p_.sum_sigmoid ? 1.0F / (1.0F + std::exp(-(s + static_cast<float>(p_.sigmoid_bias))))
+                         : std::exp(s - largest);
       sum += weight;
       weights.push_back(rounded(operand_, weight));
     }
@@ -142,15 +142,14 @@ Answer solve_same_precision(const Problem& problem) {
           for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
             const std::int64_t token = problem.qo_indptr[z(request)] + row;
             const std::int64_t index[] = {token, head, 0};
-            std::vector<float> q =
-                kernel.load(problem.q, problem.q.at(index), problem.head_dim_qk);
+            std::vector<float> q = kernel.load(problem.q, problem.q.at(index), problem.head_dim_qk);
             kernel.rotate(query_rope_position(problem, request, row), q);
             std::vector<float> scores;
             std::vector<const std::vector<float>*> values;
             for (std::size_t n = 0; n < keys.size(); ++n) {
               if (!is_visible(problem, request, row, keys[n])) continue;
-              scores.push_back(kernel.score(request, row, head, keys[n], q, k[n],
-                                            scale_of(problem.k_scale)));
+              scores.push_back(
+                  kernel.score(request, row, head, keys[n], q, k[n], scale_of(problem.k_scale)));
               values.push_back(&v[n]);
             }
             const std::int64_t out = token * problem.num_qo_heads + head;

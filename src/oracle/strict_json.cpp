@@ -76,7 +76,8 @@ Json parse_strict_json(std::string_view text, std::string_view field) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
         if (depth >= kMaxDepth) {
-          throw Error(ErrorCode::kIo, name, "values nested deeper than " + std::to_string(kMaxDepth),
+          throw Error(ErrorCode::kIo, name,
+                      "values nested deeper than " + std::to_string(kMaxDepth),
                       "at most " + std::to_string(kMaxDepth) + " levels");
         }
         if (event == Json::parse_event_t::object_start) keys.emplace_back();
@@ -150,9 +151,7 @@ void Node::expect_object(std::initializer_list<std::string_view> known) const {
   }
 }
 
-bool Node::has(std::string_view key) const {
-  return value_->is_object() && value_->contains(key);
-}
+bool Node::has(std::string_view key) const { return value_->is_object() && value_->contains(key); }
 
 std::string Node::child_path(std::string_view key) const {
   return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
@@ -160,7 +159,8 @@ std::string Node::child_path(std::string_view key) const {
 
 Node Node::get(std::string_view key) const {
   if (!has(key)) {
-    throw Error(ErrorCode::kInvalidArgument, child_path(key), "nothing", "a value (it is required)");
+    throw Error(ErrorCode::kInvalidArgument, child_path(key), "nothing",
+                "a value (it is required)");
   }
   return Node(value_->at(std::string(key)), child_path(key));
 }
@@ -219,7 +219,8 @@ std::vector<std::int64_t> Node::integers(std::int64_t low, std::int64_t high) co
   out.reserve(count);
   for (std::size_t n = 0; n < count; ++n) {
     const Json& value = (*value_)[n];
-    if (value.is_number_unsigned() && value.get<std::uint64_t>() <= static_cast<std::uint64_t>(high) &&
+    if (value.is_number_unsigned() &&
+        value.get<std::uint64_t>() <= static_cast<std::uint64_t>(high) &&
         static_cast<std::int64_t>(value.get<std::uint64_t>()) >= low) {
       out.push_back(static_cast<std::int64_t>(value.get<std::uint64_t>()));
     } else {

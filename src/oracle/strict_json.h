@@ -42,7 +42,7 @@ class Node {
 
   std::int64_t integer(std::int64_t low, std::int64_t high) const;
   double number(std::string_view expected = "a finite number") const;  // finite
-  double any_number() const;                                          // NaN and infinities too
+  double any_number() const;                                           // NaN and infinities too
   bool boolean() const;
   const std::string& string(std::string_view expected = "a string") const;
   std::vector<std::int64_t> integers(std::int64_t low, std::int64_t high) const;

@@ -24,8 +24,8 @@ TEST(Philox, KnownAnswers) {
 }
 
 TEST(Philox, LogarithmAndCosineAreAccurate) {
-  for (std::uint64_t n : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{1} << 31,
-                          (std::uint64_t{1} << 32) - 1}) {
+  for (std::uint64_t n : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3},
+                          std::uint64_t{1} << 31, (std::uint64_t{1} << 32) - 1}) {
     const double expected = std::log(static_cast<double>(n) / 4294967296.0);
     EXPECT_NEAR(log_of_fraction(n), expected, 4e-16 * std::fabs(expected)) << n;
   }
@@ -47,13 +47,13 @@ TEST(Philox, GoldenNormals) {
     std::uint32_t bits;
   };
   constexpr Golden kGolden[] = {
-      {0, 0, 0x3f7dbb33u},  // 0.991137683
-      {0, 1, 0xbe1d5357u},  // -0.153638229
-      {1, 0, 0x3ec2c3e3u},  // 0.380400747
-      {42, 0, 0xbf785e5cu},  // -0.97018981
-      {42, 1, 0xbd95e030u},  // -0.07318151
-      {42, 4095, 0x3f1f6af0u},  // 0.622725487
-      {42, 4294967296, 0xbfd167b9u},  // -1.63597786
+      {0, 0, 0x3f7dbb33u},                            // 0.991137683
+      {0, 1, 0xbe1d5357u},                            // -0.153638229
+      {1, 0, 0x3ec2c3e3u},                            // 0.380400747
+      {42, 0, 0xbf785e5cu},                           // -0.97018981
+      {42, 1, 0xbd95e030u},                           // -0.07318151
+      {42, 4095, 0x3f1f6af0u},                        // 0.622725487
+      {42, 4294967296, 0xbfd167b9u},                  // -1.63597786
       {9223372036854775807, 123456789, 0xbec77585u},  // -0.389568478
   };
   for (const Golden& golden : kGolden) {
