@@ -1,0 +1,444 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Decode on sm_90a: bf16, head dim 128, up to 16 fused rows per item, bound by reading KV once.
+//
+// Every warp runs its own pipeline: a ring of slots of 16 tokens (K and V, 8 KiB), filled by bulk
+// tensor copies that the warp's lane 0 starts as soon as the warp has read a slot. Warps meet only
+// at the end of an item, so nothing but the ring's depth decides how much memory traffic is in
+// flight: 8 warps x 3 slots are 192 KiB per SM, where about 40 KiB cover the latency of HBM at full
+// rate. The loading cursor crosses item boundaries; merging an item's eight warp states, loading
+// the next queries and reading the plan all happen while copies are under way.
+//
+// A page id outside the pool makes an out-of-range box, which the copy engine fills with NaN (the
+// tensor maps ask for that): the request's output is NaN and nothing else is touched.
+#pragma once
+
+#include "cuda/kernels/hopper/merge.h"
+
+namespace plait::device::hopper {
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+struct DecodeConfig {
+  static constexpr i32 kWarps = 8;
+  static constexpr i32 kSlots = 3;      // per warp
+  static constexpr bool kPaged = true;  // else ragged
+};
+
+inline constexpr i32 kBlockTokens = 16;
+inline constexpr u32 kHalfBytes = kBlockTokens * 128;  // 64 of 128 dims of a block
+inline constexpr u32 kBlockBytes = 2 * kHalfBytes;     // of K or of V
+inline constexpr u32 kSlotBytes = 2 * kBlockBytes;
+inline constexpr i32 kDecodeRows = 16;
+inline constexpr i32 kCachedWorks = 32;
+
+template <class C>
+struct DecodeShared {
+  alignas(1024) unsigned char slots[C::kWarps][C::kSlots][kSlotBytes];
+  Work works[kCachedWorks];
+  float stat_max[C::kWarps][kDecodeRows];  // base 2; -inf: the warp saw no key
+  float stat_sum[C::kWarps][kDecodeRows];
+  u32 state_address[C::kWarps];  // where the warp parked its output state
+  i32 merge_flags[C::kWarps * 32];
+  alignas(8) u64 full[C::kWarps][C::kSlots];
+};
+
+/// Walks this warp's blocks of all the worker's items in order, one batch of up to 32 page ids at a
+/// time (lane i holds the id of the i-th block of the batch).
+template <class C>
+struct DecodeLoader {
+  const Params& p;
+  DecodeShared<C>& s;
+  SliceRange slices;
+  i32 warp, lane;
+  i32 slice, head_left, head, view_head;
+  i32 first_block, num_blocks, phase;  // phase: blocks of all earlier items, modulo kWarps
+  i32 block;                           // next block of this warp in the item
+  i32 batch_begin, ids;
+  Work w;
+
+  PLAIT_DEVICE DecodeLoader(const Params& params, DecodeShared<C>& shared, SliceRange range)
+      : p(params), s(shared), slices(range) {
+    warp = static_cast<i32>(threadIdx.x) / 32;
+    lane = static_cast<i32>(threadIdx.x) & 31;
+    slice = range.first - 1;
+    head_left = 0;
+    num_blocks = 0;
+    phase = 0;
+    block = 0;
+    batch_begin = 0;
+    ids = 0;
+    next_item();
+  }
+
+  PLAIT_DEVICE bool done() const { return slice >= slices.last; }
+
+  PLAIT_DEVICE void next_item() {
+    do {
+      phase = (phase + num_blocks) & (C::kWarps - 1);
+      if (--head_left > 0) {
+        ++head;
+      } else {
+        if (++slice >= slices.last) return;
+        const i32 cached = slice - slices.first;
+        w = cached < kCachedWorks ? s.works[cached] : load_work(p, slice);
+        head_left = w.count;
+        head = w.head;
+        first_block = w.kv_begin / kBlockTokens;
+        if (!C::kPaged) first_block = 0;
+      }
+      num_blocks = C::kPaged ? ceil_div(w.kv_end, kBlockTokens) - first_block
+                             : ceil_div(w.kv_end - w.kv_begin, kBlockTokens);
+      if (w.kv_end <= w.kv_begin) num_blocks = 0;
+      block = (warp - phase) & (C::kWarps - 1);
+    } while (block >= num_blocks);
+    load_ids();
+  }
+
+  PLAIT_DEVICE void load_ids() {
+    batch_begin = block;
+    if (!C::kPaged) return;
+    const i32 mine = block + lane * C::kWarps;
+    ids = 0;
+    if (mine < num_blocks) {
+      const i32 page = (first_block + mine) * kBlockTokens / p.page_size;
+      ids = __ldg(p.page_ids[w.view] + w.page_begin + page);
+      if (static_cast<u32>(ids) >= static_cast<u32>(p.num_pages)) {
+        atomicOr(p.status, kStatusBadPage);
+        ids = -1;
+      }
+    }
+  }
+
+  /// Starts the copy of the next block into `slot`; nothing if no block is left.
+  PLAIT_DEVICE void issue(const TensorMap* k_map, const TensorMap* v_map, i32 slot, u64 policy) {
+    if (done()) return;
+    i32 token, page;
+    if (C::kPaged) {
+      page = __shfl_sync(~0U, ids, (block - batch_begin) / C::kWarps);
+      token = (first_block + block) * kBlockTokens % p.page_size;
+    } else {
+      page = 0;
+      token = w.page_begin + w.kv_begin + block * kBlockTokens;
+    }
+    const u32 full = shared_address(&s.full[warp][slot]);
+    const u32 data = shared_address(s.slots[warp][slot]);
+    if (lane == 0) {
+      mbarrier_arrive_expect(full, kSlotBytes);
+      tma_load_5d(data, k_map, full, 0, token, 0, head, page, policy);
+      tma_load_5d(data + kBlockBytes, v_map, full, 0, token, 0, head, page, policy);
+    }
+    __syncwarp();
+    block += C::kWarps;
+    if (block >= num_blocks) {
+      next_item();
+    } else if (block - batch_begin >= 32 * C::kWarps) {
+      load_ids();
+    }
+  }
+};
+
+/// A warp's softmax state over 16 rows: thread t holds rows t / 4 and t / 4 + 8.
+struct DecodeState {
+  float o[16][4];
+  float max[2];
+  float sum[2];  // this thread's columns only
+
+  PLAIT_DEVICE void clear() {
+#pragma unroll
+    for (i32 i = 0; i < 16; ++i) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0F;
+    max[0] = max[1] = neg_inf();
+    sum[0] = sum[1] = 0.0F;
+  }
+};
+
+/// Query rows as the A operand of 8 steps along the head dim.
+PLAIT_DEVICE void load_queries(u32 (&q)[8][4], const Params& p, const Work& w, i32 kv_head) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+#pragma unroll
+  for (i32 half = 0; half < 2; ++half) {
+    const i32 row = lane / 4 + 8 * half;
+    const bool valid = row < w.num_fused_rows;
+    const i32 fused = w.fused_row_begin + (valid ? row : 0);
+    const i32 q_row = fused / p.group_size;
+    const i32 head = kv_head * p.group_size + fused % p.group_size;
+    const u32* src =
+        reinterpret_cast<const u32*>(p.q + q_row * p.q_stride_row + head * p.q_stride_head) +
+        (lane & 3);
+#pragma unroll
+    for (i32 step = 0; step < 8; ++step) {
+      q[step][half] = valid ? __ldg(src + step * 8) : 0U;
+      q[step][half + 2] = valid ? __ldg(src + step * 8 + 4) : 0U;
+    }
+  }
+}
+
+/// s[n][...]: logits (unscaled) of tokens 8 n .. 8 n + 7 of a block.
+PLAIT_DEVICE void block_logits(float (&s)[2][4], const u32 (&q)[8][4], u32 k_address) {
+  const u32 lane = threadIdx.x & 31;
+  const u32 token = (lane & 7) + ((lane >> 4) << 3);
+  float acc[2][2][4];  // two chains per 8 tokens, to shorten the dependency
+#pragma unroll
+  for (i32 i = 0; i < 2; ++i)
+#pragma unroll
+    for (i32 j = 0; j < 2; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0.0F;
+#pragma unroll
+  for (u32 step = 0; step < 8; ++step) {
+    const u32 chunk = (step & 3) * 2 + ((lane >> 3) & 1);
+    u32 b[4];
+    ldmatrix_x4(b, k_address + (step >> 2) * kHalfBytes + swizzle128(token, chunk));
+    mma_bf16(acc[step >> 2][0], q[step], b[0], b[1]);
+    mma_bf16(acc[step >> 2][1], q[step], b[2], b[3]);
+  }
+#pragma unroll
+  for (i32 j = 0; j < 2; ++j)
+#pragma unroll
+    for (i32 e = 0; e < 4; ++e) s[j][e] = acc[0][j][e] + acc[1][j][e];
+}
+
+/// state += softmax step over one block, given scaled logits in base 2.
+PLAIT_DEVICE void block_update(DecodeState& st, const float (&s)[2][4], u32 v_address) {
+  const u32 lane = threadIdx.x & 31;
+  u32 a[4];
+  float factor[2];
+  bool moved = false;
+#pragma unroll
+  for (i32 r = 0; r < 2; ++r) {
+    float m = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
+    m = fmaxf(m, __shfl_xor_sync(~0U, m, 1));
+    m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
+    m = fmaxf(m, st.max[r]);
+    const float base = m == neg_inf() ? 0.0F : m;
+    moved = moved || m != st.max[r];
+    factor[r] = exp2_approx(st.max[r] - base);
+    st.max[r] = m;
+    const float p0 = exp2_approx(s[0][2 * r] - base);
+    const float p1 = exp2_approx(s[0][2 * r + 1] - base);
+    const float p2 = exp2_approx(s[1][2 * r] - base);
+    const float p3 = exp2_approx(s[1][2 * r + 1] - base);
+    st.sum[r] = st.sum[r] * factor[r] + ((p0 + p1) + (p2 + p3));
+    a[r] = pack_bf16(p0, p1);
+    a[r + 2] = pack_bf16(p2, p3);
+  }
+  if (__any_sync(~0U, moved)) {
+#pragma unroll
+    for (i32 i = 0; i < 16; ++i) {
+      st.o[i][0] *= factor[0];
+      st.o[i][1] *= factor[0];
+      st.o[i][2] *= factor[1];
+      st.o[i][3] *= factor[1];
+    }
+  }
+  const u32 token = lane & 15;
+#pragma unroll
+  for (u32 pair = 0; pair < 8; ++pair) {
+    const u32 chunk = (pair & 3) * 2 + (lane >> 4);
+    u32 b[4];
+    ldmatrix_x4_trans(b, v_address + (pair >> 2) * kHalfBytes + swizzle128(token, chunk));
+    mma_bf16(st.o[2 * pair], a, b[0], b[1]);
+    mma_bf16(st.o[2 * pair + 1], a, b[2], b[3]);
+  }
+}
+
+/// float2 index of (row, pair of columns) in a parked state, swizzled against bank conflicts.
+PLAIT_DEVICE u32 parked_index(u32 row, u32 pair) { return row * 64 + (pair ^ ((row & 3) << 2)); }
+
+template <class C>
+PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState& st, i32 warp, i32 num_rows,
+                             bool has_blocks, unsigned char* slot) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+#pragma unroll
+  for (i32 r = 0; r < 2; ++r) {
+    st.sum[r] += __shfl_xor_sync(~0U, st.sum[r], 1);
+    st.sum[r] += __shfl_xor_sync(~0U, st.sum[r], 2);
+    const i32 row = lane / 4 + 8 * r;
+    if ((lane & 3) == 0) {
+      s.stat_max[warp][row] = has_blocks ? st.max[r] : neg_inf();
+      s.stat_sum[warp][row] = has_blocks ? st.sum[r] : 0.0F;
+    }
+    if (has_blocks && row < num_rows) {
+      float2* out = reinterpret_cast<float2*>(slot);
+#pragma unroll
+      for (i32 i = 0; i < 16; ++i) {
+        out[parked_index(static_cast<u32>(row), static_cast<u32>(i * 4 + (lane & 3)))] =
+            float2{st.o[i][2 * r], st.o[i][2 * r + 1]};
+      }
+    }
+  }
+  if (lane == 0) s.state_address[warp] = shared_address(slot);
+}
+
+/// Merges the warps' parked states of one item, in warp order, and writes them out.
+template <class C>
+PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w, i32 kv_head) {
+  const i32 tid = static_cast<i32>(threadIdx.x);
+  const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
+  for (i32 index = tid; index < w.num_fused_rows * 32; index += C::kWarps * 32) {
+    const i32 row = index / 32;
+    const i32 quad = index & 31;
+    float best = neg_inf();
+#pragma unroll
+    for (i32 i = 0; i < C::kWarps; ++i) best = fmaxf(best, s.stat_max[i][row]);
+    const float base = best == neg_inf() ? 0.0F : best;
+    float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
+    float total = 0.0F;
+#pragma unroll
+    for (i32 i = 0; i < C::kWarps; ++i) {
+      const float l = s.stat_sum[i][row];
+      if (l == 0.0F) continue;  // no key seen; a NaN sum goes on
+      const float weight = exp2_approx(s.stat_max[i][row] - base);
+      const uint4 raw = load_shared16(
+          s.state_address[i] +
+          parked_index(static_cast<u32>(row), static_cast<u32>(quad) * 2) * sizeof(float2));
+      total += weight * l;
+      sum.x += weight * __uint_as_float(raw.x);
+      sum.y += weight * __uint_as_float(raw.y);
+      sum.z += weight * __uint_as_float(raw.z);
+      sum.w += weight * __uint_as_float(raw.w);
+    }
+    const float inv = total == 0.0F ? 0.0F : p.v_scale / total;
+    const float4 o{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv};
+    const float lse = natural_lse(best, total);
+    if (state_row < 0) {
+      write_output4(p, w.fused_row_begin + row, kv_head, quad * 4, o, lse);
+    } else {
+      const i64 out = state_row + row;
+      __stcg(reinterpret_cast<float4*>(p.state_o + out * kHeadDim) + quad, o);
+      if (quad == 0) __stcg(p.state_lse + out, lse);
+    }
+  }
+}
+
+/// Rows of V that no row of the item sees may hold anything, NaN included: makes them zero.
+PLAIT_DEVICE void clear_v_rows(u32 v_address, i32 first, i32 last) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+  for (i32 i = lane; i < kBlockTokens * 16; i += 32) {
+    const i32 row = i / 16;
+    if (row >= first && row < last) continue;
+    store_shared_zero16(v_address + static_cast<u32>((i & 15) / 8) * kHalfBytes +
+                        static_cast<u32>(row) * 128 + static_cast<u32>(i & 7) * 16);
+  }
+  __syncwarp();
+}
+
+template <class C>
+PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const TensorMap* v_map,
+                                DecodeShared<C>& s) {
+  const i32 tid = static_cast<i32>(threadIdx.x);
+  const i32 warp = tid / 32;
+  const i32 lane = tid & 31;
+  const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
+  if (slices.first >= slices.last) return;
+
+  if (tid < min_of(kCachedWorks, slices.last - slices.first)) {
+    s.works[tid] = load_work(p, slices.first + tid);
+  }
+  if (lane < C::kSlots) mbarrier_init(shared_address(&s.full[warp][lane]), 1);
+  if (tid == 0) {
+    prefetch_tensor_map(k_map);
+    prefetch_tensor_map(v_map);
+  }
+  fence_mbarrier_init();
+  __syncthreads();
+
+  const u64 policy = l2_evict_first_policy();
+  DecodeLoader<C> loader(p, s, slices);
+#pragma unroll 1
+  for (i32 slot = 0; slot < C::kSlots; ++slot) loader.issue(k_map, v_map, slot, policy);
+
+  i32 slot = 0;
+  u32 parity = 0;
+  i32 phase = 0;
+  DecodeState state;
+  u32 q[8][4];
+  for (i32 index = slices.first; index < slices.last; ++index) {
+    const i32 cached = index - slices.first;
+    const Work w = cached < kCachedWorks ? s.works[cached] : load_work(p, index);
+    const i32 first_block = C::kPaged ? w.kv_begin / kBlockTokens : 0;
+    i32 num_blocks = C::kPaged ? ceil_div(w.kv_end, kBlockTokens) - first_block
+                               : ceil_div(w.kv_end - w.kv_begin, kBlockTokens);
+    if (w.kv_end <= w.kv_begin) num_blocks = 0;
+    const i32 slot0 = C::kPaged ? first_block * kBlockTokens : w.kv_begin;
+    const bool ranged = p.causal != 0 || p.window_left >= 0;
+    SlotRange range[2];
+#pragma unroll
+    for (i32 r = 0; r < 2; ++r) {
+      const i32 row = min_of(lane / 4 + 8 * r, w.num_fused_rows - 1);
+      range[r] = ranged ? visible_slots(p, w, (w.fused_row_begin + row) / p.group_size)
+                        : SlotRange{w.kv_begin, w.kv_end};
+    }
+    const i32 full_begin = ranged ? w.full_begin : w.kv_begin;
+    const i32 full_end = ranged ? w.full_end : w.kv_end;
+
+    for (i32 kv_head = w.head; kv_head < w.head + w.count; ++kv_head) {
+      load_queries(q, p, w, kv_head);
+      state.clear();
+      i32 block = (warp - phase) & (C::kWarps - 1);
+      phase = (phase + num_blocks) & (C::kWarps - 1);
+      const bool has_blocks = block < num_blocks;
+      unsigned char* parked = s.slots[warp][0];
+      i32 parked_slot = -1;
+      for (; block < num_blocks; block += C::kWarps) {
+        mbarrier_wait(shared_address(&s.full[warp][slot]), parity);
+        const u32 data = shared_address(s.slots[warp][slot]);
+        const i32 begin = slot0 + block * kBlockTokens;
+        float logits[2][4];
+        block_logits(logits, q, data);
+#pragma unroll
+        for (i32 n = 0; n < 2; ++n)
+#pragma unroll
+          for (i32 e = 0; e < 4; ++e) logits[n][e] *= p.scale_log2;
+        if (begin < full_begin || begin + kBlockTokens > full_end) {
+#pragma unroll
+          for (i32 n = 0; n < 2; ++n)
+#pragma unroll
+            for (i32 e = 0; e < 4; ++e) {
+              const i32 at = begin + n * 8 + (lane & 3) * 2 + (e & 1);
+              if (at < range[e >> 1].begin || at >= range[e >> 1].end) logits[n][e] = neg_inf();
+            }
+          if (begin < w.kv_begin || begin + kBlockTokens > w.kv_end) {
+            clear_v_rows(data + kBlockBytes, w.kv_begin - begin, w.kv_end - begin);
+            fence_async_shared();
+          }
+        }
+        block_update(state, logits, data + kBlockBytes);
+        __syncwarp();
+        const i32 done = slot;
+        if (++slot == C::kSlots) {
+          slot = 0;
+          parity ^= 1;
+        }
+        if (block + C::kWarps < num_blocks) {
+          loader.issue(k_map, v_map, done, policy);
+        } else {
+          parked_slot = done;  // the last slot of an item holds the state until it is merged
+          parked = s.slots[warp][done];
+        }
+      }
+      park_state(s, state, warp, w.num_fused_rows, has_blocks, parked);
+      named_barrier_sync(1, C::kWarps * 32);
+      write_item(p, s, w, kv_head);
+      fence_async_shared();
+      named_barrier_sync(1, C::kWarps * 32);
+      if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot, policy);
+      if (w.state_row >= 0 && w.num_merges > 0) {
+        arrive_and_merge(p, w, kv_head, s.merge_flags, tid, C::kWarps * 32, 1);
+      }
+    }
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kWarps * 32, 1)
+    decode_kernel(const __grid_constant__ Params p, const __grid_constant__ TensorMap k_map,
+                  const __grid_constant__ TensorMap v_map) {
+  extern __shared__ unsigned char dynamic_shared[];
+  const u32 base = shared_address(dynamic_shared);
+  DecodeShared<C>& s =
+      *reinterpret_cast<DecodeShared<C>*>(dynamic_shared + ((1024 - (base & 1023)) & 1023));
+  decode_worker<C>(p, &k_map, &v_map, s);
+}
+
+#endif
+
+}  // namespace plait::device::hopper

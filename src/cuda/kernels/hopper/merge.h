@@ -1,0 +1,133 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Partial states in global memory and their merge in the same launch: the worker whose arrival
+// completes a merge's counter does the merge, in plan order, so the result never depends on who
+// that is.
+#pragma once
+
+#include "core/device/state.h"
+#include "cuda/kernels/hopper/work.h"
+
+namespace plait::device::hopper {
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+inline constexpr float kLog2E = 1.44269504088896340736F;
+inline constexpr float kLn2 = 0.69314718055994530942F;
+inline constexpr i32 kHeadDim = 128;
+
+struct FastMath {
+  static PLAIT_DEVICE float exp(float x) { return exp2_approx(x * kLog2E); }
+  static PLAIT_DEVICE float log(float x) { return __log2f(x) * kLn2; }
+};
+
+/// Natural-log lse of a row whose maximum `m` and sum `l` are in base 2.
+PLAIT_DEVICE float natural_lse(float m, float l) {
+  return l == 0.0F ? neg_inf() : (m + __log2f(l)) * kLn2;
+}
+
+/// Writes four consecutive finished elements of fused row `fused_row` of KV head `kv_head`.
+PLAIT_DEVICE void write_output4(const Params& p, i32 fused_row, i32 kv_head, i32 column,
+                                float4 value, float lse) {
+  const i32 q_row = fused_row / p.group_size;
+  const i32 head = kv_head * p.group_size + fused_row % p.group_size;
+  const i64 offset = q_row * p.o_stride_row + head * p.o_stride_head + column;
+  if (p.o_is_state) {
+    *reinterpret_cast<float4*>(reinterpret_cast<float*>(p.o) + offset) = value;
+  } else {
+    const float f = p.sink == nullptr ? 1.0F : sink_factor<FastMath>(lse, p.sink[head]);
+    uint2 packed;
+    packed.x = pack_bf16(value.x * f, value.y * f);
+    packed.y = pack_bf16(value.z * f, value.w * f);
+    *reinterpret_cast<uint2*>(p.o + offset) = packed;
+  }
+  if (column == 0 && p.lse != nullptr) {
+    p.lse[q_row * p.lse_stride_row + head * p.lse_stride_head] = lse;
+  }
+}
+
+/// One warp merges one row.
+PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs, i32 head_index,
+                            i32 row_in_merge, i32 fused_row, i32 kv_head) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+  float best = neg_inf();
+  for (i32 base = 0; base < num_refs; base += 32) {
+    float lse = neg_inf();
+    if (base + lane < num_refs) {
+      const StateRef ref = refs[base + lane];
+      lse = __ldcg(p.state_lse + ref.state_row + head_index * ref.head_stride + row_in_merge);
+    }
+    best = fmaxf(best, lse);
+  }
+#pragma unroll
+  for (i32 d = 16; d > 0; d >>= 1) best = fmaxf(best, __shfl_xor_sync(~0U, best, d));
+  const float offset = best == neg_inf() ? 0.0F : best;
+
+  float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
+  float total = 0.0F;
+  for (i32 base = 0; base < num_refs; base += 32) {
+    float weight = 0.0F;
+    i32 state_row = 0;
+    if (base + lane < num_refs) {
+      const StateRef ref = refs[base + lane];
+      state_row = ref.state_row + head_index * ref.head_stride + row_in_merge;
+      weight = FastMath::exp(__ldcg(p.state_lse + state_row) - offset);
+    }
+    const i32 count = min_of(32, num_refs - base);
+#pragma unroll 4
+    for (i32 i = 0; i < count; ++i) {
+      const float w = __shfl_sync(~0U, weight, i);
+      const i64 row = __shfl_sync(~0U, state_row, i);
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(p.state_o + row * kHeadDim) + lane);
+      total += w;
+      if (w != 0.0F) {  // an empty state may hold anything; NaN weights pass
+        sum.x += w * v.x;
+        sum.y += w * v.y;
+        sum.z += w * v.z;
+        sum.w += w * v.w;
+      }
+    }
+  }
+  const float inv = total == 0.0F ? 0.0F : 1.0F / total;
+  const float lse = total == 0.0F ? neg_inf() : offset + FastMath::log(total);
+  write_output4(p, fused_row, kv_head, lane * 4,
+                float4{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv}, lse);
+}
+
+/// Called by `threads` threads (ranks 0 .. threads - 1) that share named barrier `barrier`, after
+/// they wrote the partial states of (work, KV head `kv_head`). `flags` is shared memory,
+/// i32[threads].
+PLAIT_DEVICE void arrive_and_merge(const Params& p, const Work& w, i32 kv_head, i32* flags,
+                                   i32 rank, i32 threads, u32 barrier) {
+  const GroupHeader& g = group_header(p);
+  const Merge* merges = reinterpret_cast<const Merge*>(p.plan + g.merge_offset) + w.merge_begin;
+  const StateRef* refs = reinterpret_cast<const StateRef*>(p.plan + g.ref_offset);
+  __threadfence();
+  named_barrier_sync(barrier, static_cast<u32>(threads));
+  for (i32 base = 0; base < w.num_merges; base += threads) {
+    if (base + rank < w.num_merges) {
+      const Merge& merge = merges[base + rank];
+      u32* counter = p.counters + merge.counter_begin + (kv_head - merge.head_begin);
+      const u32 arrived = atomicAdd(counter, 1U) + 1;
+      const bool last = arrived == static_cast<u32>(merge.num_refs);
+      if (last) *counter = 0;
+      flags[rank] = last;
+    }
+    __threadfence();
+    named_barrier_sync(barrier, static_cast<u32>(threads));
+    const i32 count = min_of(threads, w.num_merges - base);
+    for (i32 i = 0; i < count; ++i) {
+      if (!flags[i]) continue;
+      const Merge& merge = merges[base + i];
+      for (i32 row = rank / 32; row < merge.num_fused_rows; row += threads / 32) {
+        merge_row(p, refs + merge.ref_begin, merge.num_refs, kv_head - merge.head_begin, row,
+                  merge.fused_row_begin + row, kv_head);
+      }
+    }
+    named_barrier_sync(barrier, static_cast<u32>(threads));
+  }
+}
+
+#endif
+
+}  // namespace plait::device::hopper
