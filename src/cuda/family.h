@@ -1,0 +1,86 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// What a kernel family tells the runtime. The runtime does the rest: workspace, upload, compilation,
+// launches, graphs. A family's host side lies beside its device code, in
+// kernels/<family>/<family>_family.cpp.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/jit/kernel_key.h"
+#include "cuda/kernels/common/params.h"
+#include "plait/attention.h"
+#include "plan/planner.h"
+
+namespace plait::cuda {
+
+/// Kernel parameters are one struct by value; CUDA bounds it by 4 KiB before driver 12.1.
+inline constexpr std::size_t kMaxParameterBytes = 4096;
+
+/// Which kernel of a layer group is wanted.
+struct KernelRequest {
+  const AttentionSpec* spec = nullptr;
+  const DeviceFacts* facts = nullptr;
+  TileClass tile;          // of the plan: one of PlanTarget::classes, or PlanTarget::canonical
+  bool canonical = false;  // the plan reduces in canonical segments
+  bool state = false;      // the run wants the mergeable state (f32 output)
+  bool measured = false;   // record worker times
+};
+
+/// What there is to make a kernel's parameters from.
+struct ParameterRequest {
+  const KernelRequest* kernel = nullptr;
+  const device::AttentionParams* common = nullptr;  // complete
+  const RunArgs* args = nullptr;
+  const Driver* driver = nullptr;  // for tensor maps
+};
+
+/// Stateless; one object per process.
+class KernelFamily {
+ public:
+  virtual ~KernelFamily() = default;
+
+  /// "mma" or "hopper", as in EngineOptions::family.
+  virtual std::string_view name() const noexcept = 0;
+
+  /// Why no device of this kind is served at all ("needs compute capability 9.0"); empty if it is.
+  virtual std::string decline_device(const DeviceFacts& facts) const = 0;
+
+  /// One sentence if the combination is not served, else empty. The device is one that
+  /// decline_device accepts.
+  virtual std::string decline(const AttentionSpec& spec, const DeviceFacts& facts) const = 0;
+
+  /// Tile classes, workers and costs. `num_workers` is the grid of every launch of the group.
+  virtual PlanTarget target(const AttentionSpec& spec, const Policy& policy,
+                            const DeviceFacts& facts) const = 0;
+
+  /// The kernel that runs one tile class of a plan. `key.user_variant` and kVariantUser are set by the
+  /// runtime.
+  virtual KernelKey key(const KernelRequest& request) const = 0;
+
+  /// The text compiled as user_variant.h, for specs with a user variant; empty without one.
+  virtual std::string variant_source(const AttentionSpec& spec) const {
+    (void)spec;
+    return {};
+  }
+
+  /// Writes the kernel's only parameter into `out` and returns its size. Called on every run; no
+  /// allocation, no synchronisation. The default passes the common struct on.
+  virtual std::size_t write_parameters(const ParameterRequest& request,
+                                       std::span<std::byte, kMaxParameterBytes> out) const;
+};
+
+/// The families of this build, best first.
+const std::vector<const KernelFamily*>& kernel_families();
+
+// Each family defines its own.
+std::unique_ptr<KernelFamily> make_mma_family();
+std::unique_ptr<KernelFamily> make_hopper_family();
+
+}  // namespace plait::cuda
