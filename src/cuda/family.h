@@ -1,7 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// What a kernel family tells the runtime. The runtime does the rest: workspace, upload, compilation,
-// launches, graphs. A family's host side lies beside its device code, in
+// What a kernel family tells the runtime. The runtime does the rest: workspace, upload,
+// compilation, launches, graphs. A family's host side lies beside its device code, in
 // kernels/<family>/<family>_family.cpp.
 #pragma once
 
@@ -42,9 +42,9 @@ struct ParameterRequest {
 };
 
 /// Stateless; one object per process.
-class KernelFamily {
+class FamilyHooks {
  public:
-  virtual ~KernelFamily() = default;
+  virtual ~FamilyHooks() = default;
 
   /// "mma" or "hopper", as in EngineOptions::family.
   virtual std::string_view name() const noexcept = 0;
@@ -60,8 +60,8 @@ class KernelFamily {
   virtual PlanTarget target(const AttentionSpec& spec, const Policy& policy,
                             const DeviceFacts& facts) const = 0;
 
-  /// The kernel that runs one tile class of a plan. `key.user_variant` and kVariantUser are set by the
-  /// runtime.
+  /// The kernel that runs one tile class of a plan. `key.user_variant` and kVariantUser are set by
+  /// the runtime.
   virtual KernelKey key(const KernelRequest& request) const = 0;
 
   /// The text compiled as user_variant.h, for specs with a user variant; empty without one.
@@ -77,10 +77,10 @@ class KernelFamily {
 };
 
 /// The families of this build, best first.
-const std::vector<const KernelFamily*>& kernel_families();
+const std::vector<const FamilyHooks*>& kernel_families();
 
 // Each family defines its own.
-std::unique_ptr<KernelFamily> make_mma_family();
-std::unique_ptr<KernelFamily> make_hopper_family();
+std::unique_ptr<FamilyHooks> make_mma_family();
+std::unique_ptr<FamilyHooks> make_hopper_family();
 
 }  // namespace plait::cuda

@@ -22,23 +22,26 @@ struct FlagName {
 };
 constexpr std::array kMaskNames = {FlagName{kMaskCausal, "causal"}, FlagName{kMaskWindow, "window"},
                                    FlagName{kMaskCustom, "custom"}};
-constexpr std::array kVariantNames = {
-    FlagName{kVariantSoftCap, "softcap"},      FlagName{kVariantAlibi, "alibi"},
-    FlagName{kVariantSink, "sink"},            FlagName{kVariantRopeHalf, "ropehalf"},
-    FlagName{kVariantRopeInterleaved, "ropeinterleaved"}, FlagName{kVariantUser, "user"},
-    FlagName{kVariantKvScale, "kvscale"}};
-constexpr std::array kModeNames = {FlagName{kModeState, "state"}, FlagName{kModeMeasured, "measured"},
-                                   FlagName{kModeChecked, "checked"},
-                                   FlagName{kModePartial, "partial"}};
+constexpr std::array kVariantNames = {FlagName{kVariantSoftCap, "softcap"},
+                                      FlagName{kVariantAlibi, "alibi"},
+                                      FlagName{kVariantSink, "sink"},
+                                      FlagName{kVariantRopeHalf, "ropehalf"},
+                                      FlagName{kVariantRopeInterleaved, "ropeinterleaved"},
+                                      FlagName{kVariantUser, "user"},
+                                      FlagName{kVariantKvScale, "kvscale"}};
+constexpr std::array kModeNames = {
+    FlagName{kModeState, "state"}, FlagName{kModeMeasured, "measured"},
+    FlagName{kModeChecked, "checked"}, FlagName{kModePartial, "partial"}};
 
 constexpr std::array kFamilies = {KernelFamily::kCommon, KernelFamily::kMma, KernelFamily::kHopper};
-constexpr std::array kOps = {KernelOp::kAttention,     KernelOp::kPrefill,
-                             KernelOp::kDecode,        KernelOp::kMergePartials,
-                             KernelOp::kMergeStates,   KernelOp::kFinalizeState,
-                             KernelOp::kAppendPagedKv, KernelOp::kApplyRope,
-                             KernelOp::kReadProbe,     KernelOp::kSelfTest};
+constexpr std::array kOps = {
+    KernelOp::kAttention,     KernelOp::kPrefill,     KernelOp::kDecode,
+    KernelOp::kMergePartials, KernelOp::kMergeStates, KernelOp::kFinalizeState,
+    KernelOp::kAppendPagedKv, KernelOp::kApplyRope,   KernelOp::kReadProbe,
+    KernelOp::kSelfTest,      KernelOp::kMergeState};
 
-[[noreturn]] void refuse(std::string_view field, std::string_view value, const std::string& expected) {
+[[noreturn]] void refuse(std::string_view field, std::string_view value,
+                         const std::string& expected) {
   throw Error(ErrorCode::kInvalidArgument, "kernel key." + std::string(field),
               "'" + std::string(value) + "'", expected);
 }
@@ -174,6 +177,7 @@ std::string_view to_string(KernelOp op) noexcept {
     case KernelOp::kApplyRope: return "apply_rope";
     case KernelOp::kReadProbe: return "read_probe";
     case KernelOp::kSelfTest: return "self_test";
+    case KernelOp::kMergeState: return "merge_state";
   }
   return "unknown";
 }
@@ -183,9 +187,9 @@ std::uint64_t hash_of(const KernelKey& key) noexcept { return XXH3_64bits(&key, 
 std::string to_string(const KernelKey& key) {
   const KernelKey initial;
   std::string text = std::string(to_string(key.family)) + " " + std::string(to_string(key.op));
-#define PLAIT_FORMAT(member, type, value, name, config)                   \
-  if (std::is_same_v<type, DType> || key.member != initial.member) {      \
-    text += " " name "=" + format_field(name, key.member);                \
+#define PLAIT_FORMAT(member, type, value, name, config)              \
+  if (std::is_same_v<type, DType> || key.member != initial.member) { \
+    text += " " name "=" + format_field(name, key.member);           \
   }
   PLAIT_KERNEL_KEY_FIELDS(PLAIT_FORMAT)
 #undef PLAIT_FORMAT

@@ -1,0 +1,332 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "cuda/executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "cuda/graph_lifetime.h"
+#include "cuda/jit/generate.h"
+#include "cuda/operands.h"
+#include "cuda/rope_table.h"
+#include "plait/error.h"
+
+namespace plait::cuda {
+namespace {
+
+CuStream handle_of(Stream stream) noexcept { return static_cast<CuStream>(stream.handle); }
+
+const device::GroupHeader& group_header(const Plan& plan, std::size_t group) {
+  const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
+  return *reinterpret_cast<const device::GroupHeader*>(plan.words.data() +
+                                                       header->group_offset[group]);
+}
+
+template <typename T>
+T* device_pointer(CuDevicePtr base, std::int64_t offset) {
+  return reinterpret_cast<T*>(base + static_cast<CuDevicePtr>(offset));
+}
+
+int largest_class_count(std::span<const PlanTarget> targets) {
+  int count = 1;
+  for (const PlanTarget& target : targets) count = std::max(count, target.num_classes);
+  return count;
+}
+
+}  // namespace
+
+CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceContext> context,
+                           KernelCache& kernels, const ExecutorRequest& request)
+    : family_(family),
+      state_(std::make_shared<State>()),
+      bounds_(request.bounds),
+      layout_(workspace_layout(request.groups, request.targets, request.bounds,
+                               request.options->measure)),
+      canonical_(request.options->policy.kind == PolicyKind::kBatchInvariant),
+      measured_(request.options->measure),
+      ring_(context, std::max<std::int64_t>(request.bounds.plan_words * 4, 16)),
+      branches_(context, canonical_ ? 0 : largest_class_count(request.targets) - 1),
+      slices_(request.groups.size()) {
+  release_parked();
+  state_->context = std::move(context);
+  load_kernels(request, kernels);
+  upload_constants();
+  state_->workspace =
+      std::make_unique<Workspace>(state_->context, layout_.bytes, request.engine->allocator);
+  const CuDevicePtr base = state_->workspace->address();
+  for (Group& group : state_->groups) {
+    group.params.plan = device_pointer<const std::int32_t>(base, layout_.plan);
+    group.params.counters = device_pointer<device::u32>(base, layout_.counters);
+    group.params.state_o = device_pointer<float>(base, layout_.state_o);
+    group.params.state_lse = device_pointer<float>(base, layout_.state_lse);
+    group.params.status = device_pointer<device::StatusBlock>(base, layout_.status);
+    group.params.worker_times =
+        measured_ ? device_pointer<device::u64>(base, layout_.worker_times) : nullptr;
+  }
+  // The status block and the counters are the only places whose prior content would matter.
+  const ContextScope scope(*state_->context);
+  const Driver& driver = state_->context->driver();
+  driver.check(driver.memset_d8(base + static_cast<CuDevicePtr>(layout_.status), 0,
+                                sizeof(device::StatusBlock), nullptr),
+               "cuMemsetD8Async");
+  driver.check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
+}
+
+CudaExecutor::~CudaExecutor() {
+  state_.reset();
+  release_parked();
+}
+
+void CudaExecutor::load_kernels(const ExecutorRequest& request, KernelCache& kernels) {
+  const DeviceFacts& facts = state_->context->facts();
+  for (std::size_t index = 0; index < request.groups.size(); ++index) {
+    const PlanTarget& target = request.targets[index];
+    Group group;
+    group.spec = request.groups[index];
+    group.num_workers = target.num_workers;
+    fill_spec(group.spec, &group.params);
+    group.params.group = static_cast<device::i32>(index);
+    const int num_classes = canonical_ ? 1 : target.num_classes;
+    const std::string variant = family_.variant_source(group.spec);
+    for (int class_index = 0; class_index < num_classes; ++class_index) {
+      ClassKernels entry;
+      entry.tile =
+          canonical_ ? target.canonical : target.classes[static_cast<std::size_t>(class_index)];
+      for (const bool state : {false, true}) {
+        KernelRequest wanted{&group.spec, &facts, entry.tile, canonical_, state, measured_};
+        KernelKey key = family_.key(wanted);
+        if (!variant.empty()) {
+          key.user_variant = variant_hash(variant);
+          key.variant |= kVariantUser;
+        }
+        entry.by_state[state ? 1 : 0] = kernels.loaded(state_->context, key, variant);
+      }
+      group.classes.push_back(std::move(entry));
+    }
+    state_->groups.push_back(std::move(group));
+  }
+}
+
+void CudaExecutor::upload_constants() {
+  // Arrays first, addresses after: the buffer's address is known only when its size is.
+  std::vector<float> values;
+  const auto append = [&](const std::vector<float>& array) {
+    const std::size_t offset = values.size();
+    values.insert(values.end(), array.begin(), array.end());
+    values.resize((values.size() + 3) / 4 * 4);  // 16-byte aligned arrays
+    return offset;
+  };
+  std::vector<std::size_t> rope_offsets;
+  std::vector<std::vector<std::size_t>> array_offsets;
+  for (const Group& group : state_->groups) {
+    rope_offsets.push_back(append(rope_turns(group.spec.rope, group.spec.head_dim_qk)));
+    std::vector<std::size_t>& offsets = array_offsets.emplace_back();
+    if (group.spec.variant.params.size() > device::kMaxVariantParams) {
+      throw Error(ErrorCode::kUnsupported, "variant.params",
+                  std::to_string(group.spec.variant.params.size()),
+                  "at most " + std::to_string(device::kMaxVariantParams));
+    }
+    for (const VariantParam& param : group.spec.variant.params) {
+      offsets.push_back(param.is_array ? append(param.values) : 0);
+    }
+  }
+  if (!values.empty()) {
+    const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
+    state_->constants = DeviceBuffer(state_->context, bytes, "constants");
+    const ContextScope scope(*state_->context);
+    const Driver& driver = state_->context->driver();
+    driver.check(driver.memcpy_host_to_device(state_->constants.address(), values.data(),
+                                              values.size() * sizeof(float), nullptr),
+                 "cuMemcpyHtoDAsync");
+    driver.check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
+  }
+  const auto address = [&](std::size_t offset) {
+    return state_->constants.address() + static_cast<CuDevicePtr>(offset * sizeof(float));
+  };
+  for (std::size_t index = 0; index < state_->groups.size(); ++index) {
+    Group& group = state_->groups[index];
+    if (group.params.rotary_dim > 0) {
+      group.params.rope_turns = reinterpret_cast<const float*>(address(rope_offsets[index]));
+    }
+    const std::vector<VariantParam>& params = group.spec.variant.params;
+    for (std::size_t p = 0; p < params.size(); ++p) {
+      group.params.variant_params[p] = params[p].is_array
+                                           ? address(array_offsets[index][p])
+                                           : std::bit_cast<std::uint32_t>(params[p].values.at(0));
+    }
+  }
+}
+
+void CudaExecutor::upload(const Plan& plan, Stream stream) {
+  release_parked();
+  const ContextScope scope(*state_->context);
+  const Driver& driver = state_->context->driver();
+  CuStream handle = handle_of(stream);
+  CuCaptureStatus capturing = CuCaptureStatus::kNone;
+  driver.check(driver.stream_is_capturing(handle, &capturing), "cuStreamIsCapturing");
+  if (capturing != CuCaptureStatus::kNone) {
+    throw Error(ErrorCode::kMismatch, "plan.stream", "a stream that is being captured",
+                "a plan outside the graph; the graph's runs read whatever plan is current");
+  }
+  if (static_cast<std::int64_t>(plan.words.size()) > bounds_.plan_words) {
+    throw Error(ErrorCode::kInternal, "plan words", std::to_string(plan.words.size()),
+                "at most " + std::to_string(bounds_.plan_words));
+  }
+  std::int32_t counters = 0;
+  for (std::size_t group = 0; group < state_->groups.size(); ++group) {
+    const device::GroupHeader& header = group_header(plan, group);
+    counters = std::max(counters, header.num_counters);
+    if (header.num_classes > static_cast<std::int32_t>(state_->groups[group].classes.size())) {
+      throw Error(ErrorCode::kInternal, "plan classes", std::to_string(header.num_classes),
+                  std::to_string(state_->groups[group].classes.size()));
+    }
+  }
+
+  void* staging = ring_.acquire();
+  std::memcpy(staging, plan.words.data(), plan.words.size_bytes());
+  const CuDevicePtr base = state_->workspace->address();
+  driver.check(driver.memcpy_host_to_device(base + static_cast<CuDevicePtr>(layout_.plan), staging,
+                                            plan.words.size_bytes(), handle),
+               "cuMemcpyHtoDAsync");
+  ring_.release(handle);
+  if (counters > 0) {
+    // Runs leave the counters at zero; a run that was aborted, or a workspace of unknown content,
+    // does not.
+    driver.check(driver.memset_d32(base + static_cast<CuDevicePtr>(layout_.counters), 0,
+                                   static_cast<std::size_t>(counters), handle),
+                 "cuMemsetD32Async");
+  }
+  for (std::size_t group = 0; group < slices_.size(); ++group) {
+    const device::GroupHeader& header = group_header(plan, group);
+    slices_[group].fill(0);
+    for (std::int32_t index = 0; index < header.num_classes; ++index) {
+      slices_[group][static_cast<std::size_t>(index)] = header.classes[index].num_slices;
+    }
+  }
+}
+
+void CudaExecutor::keep_alive_if_capturing(CuStream stream, bool* capturing) {
+  const Driver& driver = state_->context->driver();
+  CuCaptureStatus status = CuCaptureStatus::kNone;
+  std::uint64_t id = 0;
+  CuGraph graph = nullptr;
+  driver.check(driver.stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr),
+               "cuStreamGetCaptureInfo");
+  if (status == CuCaptureStatus::kInvalidated) {
+    throw Error(ErrorCode::kMismatch, "run.stream", "a capture that an earlier call invalidated",
+                "a valid capture");
+  }
+  *capturing = status == CuCaptureStatus::kActive;
+  if (!*capturing || id == kept_capture_) return;
+  keep_alive_with_graph(driver, graph, state_);
+  kept_capture_ = id;
+}
+
+void CudaExecutor::run(const RunArgs& args) {
+  const ContextScope scope(*state_->context);
+  CuStream stream = handle_of(args.stream);
+  bool capturing = false;
+  keep_alive_if_capturing(stream, &capturing);
+
+  const auto group_index = static_cast<std::size_t>(args.group);
+  const Group& group = state_->groups[group_index];
+  device::AttentionParams common = group.params;
+  fill_operands(*state_->context, group.spec, args, &common);
+
+  std::array<int, device::kMaxClasses> classes{};
+  int count = 0;
+  for (int index = 0; index < static_cast<int>(group.classes.size()); ++index) {
+    if (capturing || slices_[group_index][static_cast<std::size_t>(index)] > 0) {
+      classes[static_cast<std::size_t>(count++)] = index;
+    }
+  }
+  if (count == 0) return;
+  if (count > 1) branches_.fork(stream, count - 1);
+  for (int index = 0; index < count; ++index) {
+    // The largest tiles run on the caller's stream.
+    const bool last = index + 1 == count;
+    launch_class(group, classes[static_cast<std::size_t>(index)], args, common,
+                 last ? stream : branches_.branch(index));
+  }
+  if (count > 1) branches_.join(stream, count - 1);
+}
+
+void CudaExecutor::launch_class(const Group& group, int class_index, const RunArgs& args,
+                                const device::AttentionParams& common, CuStream stream) const {
+  const ClassKernels& kernels = group.classes[static_cast<std::size_t>(class_index)];
+  device::AttentionParams params = common;
+  params.class_index = class_index;
+  if (params.worker_times != nullptr) {
+    params.worker_times += static_cast<std::ptrdiff_t>(2) * class_index * group.num_workers;
+  }
+  const KernelRequest kernel{
+      &group.spec, &state_->context->facts(), kernels.tile, canonical_, args.state, measured_};
+  const ParameterRequest request{&kernel, &params, &args, &state_->context->driver()};
+  alignas(128) std::array<std::byte, kMaxParameterBytes> buffer;
+  family_.write_parameters(request, buffer);
+  void* arguments[] = {buffer.data()};
+  launch(*kernels.by_state[args.state ? 1 : 0], {static_cast<unsigned>(group.num_workers), 1, 1},
+         arguments, stream);
+}
+
+void CudaExecutor::status(Stream stream) {
+  const ContextScope scope(*state_->context);
+  const Driver& driver = state_->context->driver();
+  const CuDevicePtr address =
+      state_->workspace->address() + static_cast<CuDevicePtr>(layout_.status);
+  device::StatusBlock block{};
+  driver.check(driver.memcpy_device_to_host(&block, address, sizeof(block), handle_of(stream)),
+               "cuMemcpyDtoHAsync");
+  driver.check(driver.stream_synchronize(handle_of(stream)), "cuStreamSynchronize");
+  if (block.bits == 0) return;
+  driver.check(driver.memset_d8(address, 0, sizeof(block), handle_of(stream)), "cuMemsetD8Async");
+  throw Error(ErrorCode::kInvalidArgument, "page_ids",
+              std::to_string(block.page_id) + " in request " + std::to_string(block.request),
+              "page ids inside the pool; the outputs of such requests are NaN");
+}
+
+std::vector<WorkerTime> CudaExecutor::worker_times() const {
+  std::vector<WorkerTime> times;
+  if (!measured_) return times;
+  int workers = 0;
+  for (const Group& group : state_->groups) workers = std::max(workers, group.num_workers);
+  std::vector<std::uint64_t> raw(static_cast<std::size_t>(device::kMaxClasses * workers * 2));
+  const ContextScope scope(*state_->context);
+  const Driver& driver = state_->context->driver();
+  driver.check(driver.context_synchronize(), "cuCtxSynchronize");
+  driver.check(
+      driver.memcpy_device_to_host(
+          raw.data(), state_->workspace->address() + static_cast<CuDevicePtr>(layout_.worker_times),
+          raw.size() * sizeof(std::uint64_t), nullptr),
+      "cuMemcpyDtoHAsync");
+  driver.check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
+  std::uint64_t origin = UINT64_MAX;
+  for (std::size_t at = 0; at < raw.size(); at += 2) {
+    if (raw[at + 1] != 0) origin = std::min(origin, raw[at]);
+  }
+  for (std::size_t at = 0; at < raw.size(); at += 2) {
+    if (raw[at + 1] == 0) continue;
+    const auto index = static_cast<std::int32_t>(at / 2);
+    times.push_back({index / workers, index % workers, static_cast<std::int64_t>(raw[at] - origin),
+                     static_cast<std::int64_t>(raw[at + 1] - origin)});
+  }
+  return times;
+}
+
+std::vector<std::int32_t> CudaExecutor::read_i32(const Tensor& tensor, Stream stream) const {
+  std::vector<std::int32_t> values(static_cast<std::size_t>(tensor.size()));
+  if (values.empty()) return values;
+  check_device_address(*state_->context, "i32 operand", tensor.data, sizeof(std::int32_t));
+  const ContextScope scope(*state_->context);
+  const Driver& driver = state_->context->driver();
+  driver.check(
+      driver.memcpy_device_to_host(values.data(), reinterpret_cast<CuDevicePtr>(tensor.data),
+                                   values.size() * sizeof(std::int32_t), handle_of(stream)),
+      "cuMemcpyDtoHAsync");
+  driver.check(driver.stream_synchronize(handle_of(stream)), "cuStreamSynchronize");
+  return values;
+}
+
+}  // namespace plait::cuda

@@ -1,0 +1,75 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/branches.h"
+#include "cuda/device.h"
+#include "cuda/family.h"
+#include "cuda/jit/kernel_cache.h"
+#include "cuda/staging_ring.h"
+#include "cuda/workspace.h"
+#include "plan/backend.h"
+
+namespace plait::cuda {
+
+/// Serves one Attention with the kernels of one family on one device.
+class CudaExecutor final : public Executor {
+ public:
+  /// Compiles or loads every kernel that any plan or run of the object can need, and allocates
+  /// everything: `run` does neither.
+  CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceContext> context,
+               KernelCache& kernels, const ExecutorRequest& request);
+  ~CudaExecutor() override;
+
+  void upload(const Plan& plan, Stream stream) override;
+  void run(const RunArgs& args) override;
+  void status(Stream stream) override;
+  std::vector<WorkerTime> worker_times() const override;
+  std::vector<std::int32_t> read_i32(const Tensor& tensor, Stream stream) const override;
+
+ private:
+  /// One tile class of a layer group: the kernels for finalised and for mergeable output, which are
+  /// the same one for families that decide at run time.
+  struct ClassKernels {
+    TileClass tile;
+    std::array<std::shared_ptr<const LoadedKernel>, 2> by_state;
+  };
+  struct Group {
+    AttentionSpec spec;
+    int num_workers = 0;
+    std::vector<ClassKernels> classes;
+    device::AttentionParams params{};  // what neither plan nor run changes
+  };
+  /// Everything whose address a captured launch holds; graphs share it.
+  struct State {
+    std::shared_ptr<DeviceContext> context;
+    std::unique_ptr<Workspace> workspace;
+    DeviceBuffer constants;  // rope tables and parameters of user variants
+    std::vector<Group> groups;
+  };
+
+  void load_kernels(const ExecutorRequest& request, KernelCache& kernels);
+  void upload_constants();
+  void keep_alive_if_capturing(CuStream stream, bool* capturing);
+  void launch_class(const Group& group, int class_index, const RunArgs& args,
+                    const device::AttentionParams& common, CuStream stream) const;
+
+  const FamilyHooks& family_;
+  std::shared_ptr<State> state_;
+  PlanBounds bounds_;
+  WorkspaceLayout layout_;
+  bool canonical_ = false;
+  bool measured_ = false;
+  StagingRing ring_;
+  Branches branches_;
+  std::uint64_t kept_capture_ = 0;  // the capture that holds state_ already
+  // Slices of the current plan, [group][class]: a class without work is not launched, except into a
+  // graph, which has to serve later plans.
+  std::vector<std::array<std::int32_t, device::kMaxClasses>> slices_;
+};
+
+}  // namespace plait::cuda

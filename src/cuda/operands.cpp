@@ -1,0 +1,160 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "cuda/operands.h"
+
+#include <bit>
+#include <string>
+
+#include "cuda/rope_table.h"
+#include "plait/error.h"
+
+namespace plait::cuda {
+namespace {
+
+/// Strides of rows must keep the alignment of the first one.
+void check_stride(const char* field, int axis, std::int64_t stride, int element_size,
+                  std::int64_t alignment) {
+  if (stride * element_size % alignment == 0) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(field) + ".strides[" + std::to_string(axis) + "]",
+              std::to_string(stride) + " elements of " + std::to_string(element_size) + " bytes",
+              "a multiple of " + std::to_string(alignment) + " bytes");
+}
+
+/// An operand whose rows of `dim` elements are read with wide accesses; all axes but the last are
+/// checked.
+void check_rows(const DeviceContext& context, const char* field, const Tensor& tensor, int dim) {
+  const int element_size = size_of(tensor.dtype);
+  const std::int64_t alignment = row_alignment(static_cast<std::int64_t>(dim) * element_size);
+  check_device_address(context, field, tensor.data, alignment);
+  for (int axis = 0; axis + 1 < tensor.rank; ++axis) {
+    const auto index = static_cast<std::size_t>(axis);
+    if (tensor.shape[index] > 1) {
+      check_stride(field, axis, tensor.strides[index], element_size, alignment);
+    }
+  }
+}
+
+/// The address of an operand that may be absent.
+template <typename T>
+const T* optional_address(const DeviceContext& context, const char* field, const Tensor& tensor) {
+  if (tensor.data == nullptr) return nullptr;
+  check_device_address(context, field, tensor.data, alignof(T));
+  return static_cast<const T*>(tensor.data);
+}
+
+struct KvStrides {
+  std::int64_t page, slot, head;
+};
+
+KvStrides kv_strides(const AttentionSpec& spec, const Tensor& pool) {
+  if (spec.kv_kind == KvKind::kRagged) return {0, pool.strides[0], pool.strides[1]};
+  if (spec.layout == KvLayout::kNhd) return {pool.strides[0], pool.strides[1], pool.strides[2]};
+  return {pool.strides[0], pool.strides[2], pool.strides[1]};
+}
+
+}  // namespace
+
+void check_device_address(const DeviceContext& context, const char* field, const void* address,
+                          std::int64_t alignment) {
+  if (address == nullptr) return;  // an empty operand; shapes were checked above this layer
+  const Driver& driver = context.driver();
+  const auto pointer = reinterpret_cast<CuDevicePtr>(address);
+  CuMemoryType type = CuMemoryType::kHost;
+  const bool known =
+      driver.pointer_get_attribute(&type, CuPointerAttribute::kMemoryType, pointer) == kCuSuccess;
+  if (!known || type == CuMemoryType::kHost) {
+    throw Error(ErrorCode::kInvalidArgument, field, "an address in host memory",
+                "memory of cuda:" + std::to_string(context.facts().ordinal));
+  }
+  int ordinal = -1;
+  if (driver.pointer_get_attribute(&ordinal, CuPointerAttribute::kDeviceOrdinal, pointer) ==
+          kCuSuccess &&
+      ordinal != context.facts().ordinal) {
+    throw Error(ErrorCode::kInvalidArgument, field, "memory of cuda:" + std::to_string(ordinal),
+                "memory of cuda:" + std::to_string(context.facts().ordinal));
+  }
+  if (pointer % static_cast<CuDevicePtr>(alignment) != 0) {
+    throw Error(ErrorCode::kInvalidArgument, field,
+                "an address " + std::to_string(pointer % static_cast<CuDevicePtr>(alignment)) +
+                    " bytes past a multiple of " + std::to_string(alignment),
+                "an address that is a multiple of " + std::to_string(alignment));
+  }
+}
+
+std::int64_t row_alignment(std::int64_t row_bytes) noexcept {
+  std::int64_t alignment = 16;
+  while (alignment > 1 && row_bytes % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+void fill_spec(const AttentionSpec& spec, device::AttentionParams* params) {
+  params->num_qo_heads = spec.num_qo_heads;
+  params->num_kv_heads = spec.num_kv_heads;
+  params->group_size = spec.group_size();
+  params->head_dim_qk = spec.head_dim_qk;
+  params->head_dim_vo = spec.head_dim_vo;
+  params->page_size = spec.kv_kind == KvKind::kRagged ? 1 : spec.page_size;
+  const auto size = static_cast<unsigned>(params->page_size);
+  params->page_shift = std::has_single_bit(size) ? std::countr_zero(size) : -1;
+  params->window_left = spec.window_left;
+  params->causal = spec.mask == MaskKind::kCausal ? 1 : 0;
+  params->sm_scale = static_cast<float>(effective_sm_scale(spec));
+  params->soft_cap = static_cast<float>(spec.logits_soft_cap);
+  params->sigmoid_bias = static_cast<float>(spec.sigmoid_bias);
+  params->rotary_dim = effective_rotary_dim(spec.rope, spec.head_dim_qk);
+}
+
+void fill_operands(const DeviceContext& context, const AttentionSpec& spec, const RunArgs& args,
+                   device::AttentionParams* params) {
+  check_rows(context, "q", args.q, spec.head_dim_qk);
+  check_rows(context, "k", args.k, spec.head_dim_qk);
+  check_rows(context, "v", args.v, spec.head_dim_vo);
+  check_rows(context, "o", args.o, spec.head_dim_vo);
+  params->q = args.q.data;
+  params->q_stride_row = args.q.strides[0];
+  params->q_stride_head = args.q.strides[1];
+  params->o = args.o.data;
+  params->o_stride_row = args.o.strides[0];
+  params->o_stride_head = args.o.strides[1];
+  const KvStrides k = kv_strides(spec, args.k);
+  params->k = args.k.data;
+  params->k_stride_page = k.page;
+  params->k_stride_slot = k.slot;
+  params->k_stride_head = k.head;
+  const KvStrides v = kv_strides(spec, args.v);
+  params->v = args.v.data;
+  params->v_stride_page = v.page;
+  params->v_stride_slot = v.slot;
+  params->v_stride_head = v.head;
+  params->pool_extent = args.k.shape[0];
+
+  for (int view = 0; view < device::kMaxParamViews; ++view) {
+    const auto index = static_cast<std::size_t>(view);
+    params->page_ids[view] =
+        index < args.page_ids.size()
+            ? optional_address<std::int32_t>(context, "page_ids", args.page_ids[index])
+            : nullptr;
+    params->positions[view] =
+        index < args.positions.size()
+            ? optional_address<std::int32_t>(context, "positions", args.positions[index])
+            : nullptr;
+  }
+
+  params->lse = const_cast<float*>(optional_address<float>(context, "lse", args.lse));
+  params->lse_stride_row = args.lse.strides[0];
+  params->lse_stride_head = args.lse.strides[1];
+  params->k_scale = args.k_scale;
+  params->v_scale = args.v_scale;
+  params->k_scales = optional_address<float>(context, "k_scales", args.k_scales);
+  params->v_scales = optional_address<float>(context, "v_scales", args.v_scales);
+  params->custom_mask = optional_address<std::uint8_t>(context, "custom_mask", args.custom_mask);
+  params->alibi_slopes = optional_address<float>(context, "alibi_slopes", args.alibi_slopes);
+  params->sink = args.state ? nullptr : optional_address<float>(context, "sink", args.sink);
+  params->q_rope_positions =
+      optional_address<std::int32_t>(context, "q_rope_positions", args.q_rope_positions);
+  params->k_rope_positions =
+      optional_address<std::int32_t>(context, "k_rope_positions", args.k_rope_positions);
+  params->write_state = args.state ? 1 : 0;
+}
+
+}  // namespace plait::cuda
