@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 #include "plait/error.h"
@@ -12,8 +13,18 @@ namespace {
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 47;
 
-// What one problem may ask for: more than the machine has would be killed, not refused.
+// What one problem may ask for: more than the machine has would be killed, not refused. The
+// environment says it where the machine does not know, as in a container.
 std::int64_t memory_limit() {
+  if (const char* text = std::getenv("PLAIT_MEMORY_LIMIT"); text != nullptr && *text != '\0') {
+    char* end = nullptr;
+    errno = 0;
+    const long long bytes = std::strtoll(text, &end, 10);
+    if (errno != 0 || *end != '\0' || bytes < 1) {
+      throw Error(ErrorCode::kInvalidArgument, "PLAIT_MEMORY_LIMIT", text, "a number of bytes");
+    }
+    return bytes;
+  }
   const long pages = sysconf(_SC_PHYS_PAGES);
   const long page = sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page <= 0) return std::int64_t{1} << 36;
