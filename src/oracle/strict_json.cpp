@@ -70,6 +70,11 @@ std::string quote_non_finite(std::string_view text) {
 
 Json parse_strict_json(std::string_view text, std::string_view field) {
   const std::string name(field);
+  // The parser takes a NUL for the end of its input and would accept whatever follows.
+  if (const auto at = text.find('\0'); at != std::string_view::npos) {
+    throw Error(ErrorCode::kIo, name, "a NUL byte at offset " + std::to_string(at),
+                "one JSON object");
+  }
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     switch (event) {
@@ -144,7 +149,7 @@ void Node::expect_object(std::initializer_list<std::string_view> known) const {
     std::string list;
     for (std::string_view key : known) list.append(list.empty() ? "" : ", ").append(key);
     std::string key = Json(item.key()).dump(-1, ' ', true);
-    key = key.substr(1, key.size() - 2);  // escapes, without the quotes
+    if (key.size() > 2) key = key.substr(1, key.size() - 2);  // escapes, without the quotes
     if (key.size() > 80) key = key.substr(0, 80) + "...";
     throw Error(ErrorCode::kInvalidArgument, child_path(key), brief(item.value()),
                 "no such key (known here: " + list + ")");
