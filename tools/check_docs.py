@@ -10,6 +10,7 @@
 - Every `path` in inline code that starts with a name of the top level has to exist (* works).
 - Every `plait verb --option` and `./dev verb`, inline or in a block, has to be known to --help.
 - Every relative link has to lead to a file, and its #anchor to a heading.
+- Every page below docs/ has to be linked from docs/README.md.
 
 `--static` leaves out what needs a build: running blocks and asking plait for its options.
 """
@@ -175,6 +176,17 @@ def check_blocks(document, plait, problems):
                     problems.append(f"{where}: .ci/run does not run: {command}")
 
 
+def check_index(documents, problems):
+    index = (ROOT / "docs/README.md").resolve()
+    if index not in documents:
+        return
+    linked = {(index.parent / (match.group(1) or match.group(2)).partition("#")[0]).resolve()
+              for _, line in documents[index].prose for match in LINK.finditer(line)}
+    for path, document in documents.items():
+        if document.name.startswith("docs/") and path != index and path not in linked:
+            problems.append(f"docs/README.md: no link to {document.name}")
+
+
 def run_block(document, number, text, binary, problems):
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="plait-docs-") as out:
@@ -230,6 +242,8 @@ def main():
                 if info == "sh":
                     blocks += 1
                     run_block(document, number, text, arguments.plait.resolve(), problems)
+    if not arguments.files:
+        check_index(documents, problems)
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"check_docs: {len(chosen)} documents, {blocks} blocks run, {len(problems)} problems")

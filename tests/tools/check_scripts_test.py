@@ -112,6 +112,13 @@ class CheckDocs(Repository):
         self.expect_docs(1, "no heading for the anchor", "# Top\n[x](#bottom)\n", "--static")
         self.expect_docs(0, "0 problems", "# The `top` one\n[x](#the-top-one)\n", "--static")
 
+    def test_page_that_no_index_names(self):
+        self.write("docs/README.md", "[a](a.md)\n")
+        self.write("docs/a.md", "# A\n")
+        self.expect("check_docs.py", 0, "0 problems")
+        self.write("docs/b.md", "# B\n")
+        self.expect("check_docs.py", 1, "docs/README.md: no link to docs/b.md")
+
     def test_failing_block(self):
         self.expect_docs(1, "README.md:1: exit status 3", "```sh\nexit 3\n```\n")
 
