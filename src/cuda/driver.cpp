@@ -1,7 +1,9 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "cuda/driver.h"
 
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "plait/error.h"
 
@@ -14,11 +16,16 @@ std::vector<std::string> driver_candidates() {
 #else
   const std::string multiarch = "/usr/lib/x86_64-linux-gnu";
 #endif
-  return {"libcuda.so.1",
-          multiarch + "/libcuda.so.1",
-          "/usr/local/nvidia/lib64/libcuda.so.1",
-          "/usr/lib64/libcuda.so.1",
-          "/usr/lib/wsl/lib/libcuda.so.1"};
+  std::vector<std::string> candidates = {"libcuda.so.1"};
+  for (const std::string& directory :
+       {multiarch, std::string("/usr/local/nvidia/lib64"), std::string("/usr/lib64"),
+        std::string("/usr/lib/wsl/lib")}) {
+    // Absent files are left out, so that a refusal lists what was there.
+    const std::string file = directory + "/libcuda.so.1";
+    std::error_code ignored;
+    if (std::filesystem::exists(file, ignored)) candidates.push_back(file);
+  }
+  return candidates;
 }
 
 struct Outcome {
@@ -66,17 +73,17 @@ std::unique_ptr<Driver> Driver::open(const std::string& path) {
     if (driver->library_) break;
   }
   if (!driver->library_) {
-    throw Error(ErrorCode::kBackend, "libcuda", "no library that opens (" + to_string(attempts) + ")",
+    throw Error(ErrorCode::kBackend, "libcuda",
+                "no library that opens (" + to_string(attempts) + ")",
                 "the NVIDIA driver's libcuda.so.1, or its path in PLAIT_LIBCUDA");
   }
   driver->path_ = driver->library_.resolved_path("cuInit");
 
-#define PLAIT_LOAD(name, symbol, ...)                                                         \
-  driver->name =                                                                              \
-      reinterpret_cast<std::add_pointer_t<__VA_ARGS__>>(driver->library_.find(symbol));       \
-  if (driver->name == nullptr) {                                                              \
-    throw Error(ErrorCode::kBackend, "libcuda", driver->path_ + " without " symbol,           \
-                "a driver of CUDA 12.0 or newer");                                            \
+#define PLAIT_LOAD(name, symbol, ...)                                                              \
+  driver->name = reinterpret_cast<std::add_pointer_t<__VA_ARGS__>>(driver->library_.find(symbol)); \
+  if (driver->name == nullptr) {                                                                   \
+    throw Error(ErrorCode::kBackend, "libcuda", driver->path_ + " without " symbol,                \
+                "a driver of CUDA 12.0 or newer");                                                 \
   }
   PLAIT_CUDA_DRIVER_FUNCTIONS(PLAIT_LOAD)
 #undef PLAIT_LOAD

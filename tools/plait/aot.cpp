@@ -1,0 +1,325 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// plait aot: compiles kernels ahead of time into a cache directory, on a machine without a GPU too;
+// with --check, the test that CI runs on every kernel of the default set.
+#if PLAIT_WITH_CUDA
+#include <stdlib.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/jit/compiler.h"
+#include "cuda/jit/disk_cache.h"
+#include "cuda/jit/kernel_cache.h"
+#include "cuda/jit/kernel_set.h"
+#include "plait/error.h"
+#include "plait/options.h"
+#include "plait/verb.h"
+
+namespace plait::tool {
+namespace {
+
+using cuda::Arch;
+using cuda::BudgetTable;
+using cuda::CompiledKernel;
+using cuda::CompileUnit;
+using cuda::DiskCache;
+using cuda::KernelKey;
+using cuda::Nvrtc;
+using cuda::SourceSet;
+
+constexpr double kSlowestCompile = 3.0;  // seconds of one core
+constexpr double kMedianCompile = 1.5;
+constexpr double kSlowestWarmLoad = 0.005;  // seconds
+
+struct Options {
+  std::string arch;
+  std::string set = "default";
+  std::string out;
+  std::string write_budgets;
+  int jobs = 0;
+  bool check = false;
+  bool list = false;
+};
+
+struct Job {
+  KernelKey key;
+  Arch arch;
+  CompileUnit unit;
+  // Results.
+  CompiledKernel kernel;
+  std::string error;
+  bool from_cache = false;
+  double cpu_seconds = 0;
+};
+
+/// Processor time of this thread: what a compilation costs on a machine that does other things too.
+double thread_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+std::vector<KernelKey> requested_keys(const Options& options, const SourceSet& sources) {
+  if (options.set == "default") return cuda::default_kernel_set(sources);
+  std::ifstream stream(options.set, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(stream)),
+                         std::istreambuf_iterator<char>());
+  if (!stream.is_open() || stream.bad()) {
+    throw Error(ErrorCode::kIo, "--set", options.set, "default, or a readable file of kernel keys");
+  }
+  return cuda::parse_kernel_set(text, options.set);
+}
+
+std::vector<Arch> requested_archs(const Options& options, const Nvrtc& nvrtc) {
+  if (!options.arch.empty()) return cuda::parse_arch_list(options.arch, "--arch");
+  if (options.check || !options.write_budgets.empty()) {
+    return cuda::parse_arch_list("sm_80,sm_90a,sm_100a,sm_120a", "--arch");
+  }
+  std::vector<Arch> archs;
+  if (const cuda::Driver* driver = cuda::Driver::find()) {
+    for (int device = 0; device < driver->device_count(); ++device) {
+      const int capability = cuda::query_device(*driver, device).compute_capability;
+      const Arch arch = cuda::arch_for_device(capability, nvrtc.architectures());
+      if (std::find(archs.begin(), archs.end(), arch) == archs.end()) archs.push_back(arch);
+    }
+  }
+  if (archs.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "--arch", "nothing, and no device to ask",
+                "a list such as sm_80,sm_90a");
+  }
+  return archs;
+}
+
+/// Compiles all jobs on `threads` threads, one line of progress each.
+void compile_all(std::vector<Job>& jobs, DiskCache& cache, const Nvrtc& nvrtc, int threads) {
+  std::atomic<std::size_t> next{0};
+  std::size_t done = 0;
+  std::mutex print_mutex;
+  const auto work = [&] {
+    for (std::size_t index = next.fetch_add(1); index < jobs.size(); index = next.fetch_add(1)) {
+      Job& job = jobs[index];
+      try {
+        job.from_cache = true;
+        job.kernel = cache.get_or_build(disk_key(job.unit, nvrtc.version()), [&] {
+          job.from_cache = false;
+          const double start = thread_seconds();
+          CompiledKernel kernel = compile(nvrtc, job.unit);
+          job.cpu_seconds = thread_seconds() - start;
+          return kernel;
+        });
+      } catch (const Error& error) {
+        job.error = error.what();
+      }
+      const std::lock_guard lock(print_mutex);
+      ++done;
+      std::printf("[%zu/%zu] %-7s %s", done, jobs.size(), to_string(job.arch).c_str(),
+                  to_string(job.key).c_str());
+      if (!job.error.empty()) {
+        std::printf(": FAILED\n%s\n", job.error.c_str());
+      } else {
+        const auto& used = job.kernel.resources;
+        std::printf(": %d registers, %d + %d bytes shared, %d spilled, ", used.registers,
+                    used.static_shared_bytes, job.kernel.launch.dynamic_shared_bytes,
+                    used.spill_store_bytes);
+        if (job.from_cache) {
+          std::printf("cached\n");
+        } else {
+          std::printf("%.2f s\n", job.cpu_seconds);
+        }
+      }
+      std::fflush(stdout);
+    }
+  };
+  std::vector<std::thread> pool;
+  for (int thread = 1; thread < threads; ++thread) pool.emplace_back(work);
+  work();
+  for (std::thread& thread : pool) thread.join();
+}
+
+/// Seconds to read and verify the slowest entry, by a cache object that has nothing in memory.
+double slowest_warm_load(const std::vector<Job>& jobs, const std::string& directory,
+                         const Nvrtc& nvrtc) {
+  DiskCache cache(directory);
+  double slowest = 0;
+  for (const Job& job : jobs) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto kernel = cache.load(disk_key(job.unit, nvrtc.version()));
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    if (kernel) slowest = std::max(slowest, elapsed.count());
+  }
+  return slowest;
+}
+
+/// Prints what breaks a rule; returns how many things do.
+int report_check(const std::vector<Job>& jobs, const SourceSet& sources, const Nvrtc& nvrtc) {
+  const BudgetTable budgets(sources);
+  int broken = 0;
+  const auto complain = [&](const Job& job, const std::string& what) {
+    std::printf("over budget: %s %s: %s\n", to_string(job.arch).c_str(), to_string(job.key).c_str(),
+                what.c_str());
+    ++broken;
+  };
+  std::vector<double> seconds;
+  for (const Job& job : jobs) {
+    if (!job.error.empty()) continue;
+    for (const std::string& what :
+         budgets.violations(job.key, job.arch, job.kernel, nvrtc.version())) {
+      complain(job, what);
+    }
+    if (job.from_cache) continue;
+    seconds.push_back(job.cpu_seconds);
+    if (job.cpu_seconds > kSlowestCompile) {
+      complain(job, "takes " + std::to_string(job.cpu_seconds) + " s to compile, at most " +
+                        std::to_string(kSlowestCompile));
+    }
+  }
+  if (!seconds.empty()) {
+    std::sort(seconds.begin(), seconds.end());
+    const double median = seconds[seconds.size() / 2];
+    std::printf("compile time on one core: median %.2f s, slowest %.2f s\n", median,
+                seconds.back());
+    if (median > kMedianCompile) {
+      std::printf("over budget: the median is above %.2f s\n", kMedianCompile);
+      ++broken;
+    }
+  }
+  return broken;
+}
+
+/// Rewrites <directory>/cuda/kernels/<family>/budget.txt for every family in `jobs`.
+void write_budgets(const std::vector<Job>& jobs, const std::string& directory, const Nvrtc& nvrtc) {
+  std::map<std::string, std::string> tables;
+  for (const Job& job : jobs) {
+    if (!job.error.empty()) continue;
+    std::string& table = tables[std::string(to_string(job.key.family))];
+    if (table.empty()) table = BudgetTable::heading(nvrtc.version());
+    table += BudgetTable::line(job.key, job.arch, job.kernel) + "\n";
+  }
+  for (const auto& [family, text] : tables) {
+    const std::string path = directory + "/cuda/kernels/" + family + "/budget.txt";
+    std::ofstream stream(path, std::ios::binary);
+    stream << text;
+    stream.close();
+    if (!stream) throw Error(ErrorCode::kIo, "--write-budgets", path, "a file that can be written");
+    std::printf("wrote %s\n", path.c_str());
+  }
+}
+
+std::vector<Job> make_jobs(const std::vector<KernelKey>& keys, const std::vector<Arch>& archs,
+                           const SourceSet& sources) {
+  std::vector<Job> jobs;
+  for (const Arch arch : archs) {
+    for (const KernelKey& key : keys) {
+      if (!cuda::family_serves(key.family, arch)) continue;
+      jobs.push_back({key, arch, make_compile_unit(key, arch, {}, sources), {}, {}, false, 0});
+    }
+  }
+  return jobs;
+}
+
+/// Where entries go: --out, or the user's cache; --check alone measures and leaves nothing behind.
+class OutputDirectory {
+ public:
+  explicit OutputDirectory(const Options& options) {
+    path_ = options.out.empty() ? DiskCache::default_directory() : options.out;
+    if (!options.check || !options.out.empty()) return;
+    std::string pattern = (std::filesystem::temp_directory_path() / "plait-aot-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) {
+      throw Error(ErrorCode::kIo, "temporary directory", pattern, "one that can be created");
+    }
+    path_ = pattern;
+    temporary_ = true;
+  }
+  ~OutputDirectory() {
+    std::error_code ignored;
+    if (temporary_) std::filesystem::remove_all(path_, ignored);
+  }
+  OutputDirectory(const OutputDirectory&) = delete;
+  OutputDirectory& operator=(const OutputDirectory&) = delete;
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+  bool temporary_ = false;
+};
+
+int run_jobs(const Options& options, std::vector<Job>& jobs, const SourceSet& sources,
+             const Nvrtc& nvrtc) {
+  const OutputDirectory output(options);
+  DiskCache cache(output.path());
+  if (!cache.writable() && !options.check) {
+    throw Error(ErrorCode::kIo, "--out", cache.reason(), "a directory that can be written");
+  }
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  compile_all(jobs, cache, nvrtc, options.jobs > 0 ? options.jobs : cores);
+  const auto failed =
+      std::count_if(jobs.begin(), jobs.end(), [](const Job& job) { return !job.error.empty(); });
+  int broken = 0;
+  if (options.check) broken = report_check(jobs, sources, nvrtc);
+  if (cache.writable()) {
+    const double warm = slowest_warm_load(jobs, cache.directory(), nvrtc);
+    std::printf("slowest load from disk: %.2f ms\n", 1e3 * warm);
+    if (options.check && warm > kSlowestWarmLoad) {
+      std::printf("over budget: above %.2f ms\n", 1e3 * kSlowestWarmLoad);
+      ++broken;
+    }
+  }
+  if (!options.write_budgets.empty()) write_budgets(jobs, options.write_budgets, nvrtc);
+  const DiskCache::Counters counters = cache.counters();
+  std::printf("%zu kernels: %ld compiled, %ld from %s, %ld failed, %d over budget\n", jobs.size(),
+              static_cast<long>(counters.built), static_cast<long>(counters.hits),
+              cache.directory().c_str(), static_cast<long>(failed), broken);
+  if (counters.unstored > 0) std::printf("not stored: %s\n", cache.reason().c_str());
+  const bool stored = options.check || counters.unstored == 0;
+  return failed == 0 && broken == 0 && stored ? 0 : kExitFailed;
+}
+
+int run(const std::vector<std::string>& args) {
+  Options options;
+  CLI::App app("Compiles kernels ahead of time into a cache directory; needs no GPU.", "plait aot");
+  app.add_option("--arch", options.arch,
+                 "architectures, such as sm_80,sm_90a (default: those of the devices present)");
+  app.add_option("--set", options.set, "'default', or a file with one kernel key per line");
+  app.add_option("--out", options.out,
+                 "cache directory (default: PLAIT_CACHE_DIR, ~/.cache/plait)");
+  app.add_option("--jobs", options.jobs, "compilations at a time (default: one per core)")
+      ->check(CLI::Range(1, 1024));
+  CLI::Option* check = app.add_flag(
+      "--check", options.check,
+      "compare with the budget tables and the time limits; exit 1 if anything is over");
+  app.add_option("--write-budgets", options.write_budgets,
+                 "rewrite the budget tables below this src/ folder")
+      ->excludes(check);
+  app.add_flag("--list", options.list, "print the keys and compile nothing");
+  if (const auto code = parse_options(app, args)) return *code;
+
+  const SourceSet sources = SourceSet::from_environment();
+  const std::vector<KernelKey> keys = requested_keys(options, sources);
+  if (options.list) {
+    for (const KernelKey& key : keys) std::printf("%s\n", to_string(key).c_str());
+    return 0;
+  }
+  const Nvrtc& nvrtc = Nvrtc::get();
+  std::vector<Job> jobs = make_jobs(keys, requested_archs(options, nvrtc), sources);
+  std::printf("NVRTC %s (%s), %zu kernels\n", to_string(nvrtc.version()).c_str(),
+              nvrtc.path().c_str(), jobs.size());
+  return run_jobs(options, jobs, sources, nvrtc);
+}
+
+const VerbRegistration kRegistration{"aot", "compile kernels ahead of time", run};
+
+}  // namespace
+}  // namespace plait::tool
+#endif  // PLAIT_WITH_CUDA
