@@ -1,0 +1,183 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "cpu/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace plait::cpu {
+namespace {
+
+constexpr std::int64_t kAlign = 64;
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// Offsets of the workspace's parts; the same arithmetic sizes and carves it.
+struct Layout {
+  std::int64_t plan, state_o, state_lse, counters, scratch, scratch_each, total;
+  int pad_qk = 0, pad_vo = 0;
+
+  Layout(const ExecutorRequest& request, int threads, int lanes) {
+    std::int64_t widest = 0;
+    for (const AttentionSpec& spec : request.groups) {
+      widest = std::max<std::int64_t>(widest, spec.head_dim_vo);
+      pad_qk = std::max(pad_qk, round_up(spec.head_dim_qk, lanes));
+      pad_vo = std::max(pad_vo, round_up(spec.head_dim_vo, lanes));
+    }
+    std::int64_t next = 0;
+    const auto place = [&next](std::int64_t bytes) {
+      const std::int64_t at = next;
+      next += aligned(bytes);
+      return at;
+    };
+    plan = place(request.bounds.plan_words * 4);
+    state_o = place(request.bounds.state_rows * widest * 4);
+    state_lse = place(request.bounds.state_rows * 4);
+    counters = place(request.bounds.counters * 4);
+    scratch_each = aligned(Scratch::bytes(pad_qk, pad_vo));
+    scratch = place(scratch_each * threads);
+    total = next + kAlign;  // the allocator's alignment is its own
+  }
+};
+
+}  // namespace
+
+std::int64_t CpuExecutor::workspace_bytes(const ExecutorRequest& request) {
+  return Layout(request, thread_count(request.engine->num_threads), kernels().lanes).total;
+}
+
+CpuExecutor::CpuExecutor(const ExecutorRequest& request)
+    : kernels_(kernels()),
+      pool_(ThreadPool::shared(thread_count(request.engine->num_threads))),
+      bounds_(request.bounds),
+      allocator_(request.engine->allocator),
+      measure_(request.options != nullptr && request.options->measure) {
+  for (const AttentionSpec& spec : request.groups) {
+    Group group{spec, nullptr, nullptr};
+    if (spec.rope.kind != RopeKind::kNone) {
+      const std::int64_t positions = request.capacity == nullptr ? 0 : request.capacity->max_kv_tokens;
+      group.rope = std::make_unique<RopeTable>(spec.rope, spec.head_dim_qk, positions);
+    }
+    if (!spec.variant.source.empty()) group.variant = UserVariant::load(spec);
+    groups_.push_back(std::move(group));
+  }
+  const Layout layout(request, pool_->size(), kernels_.lanes);
+  if (measure_) {
+    std::size_t most = 0;
+    for (const PlanTarget& target : request.targets) {
+      most = std::max(most, static_cast<std::size_t>(target.num_workers) *
+                                static_cast<std::size_t>(std::max(1, target.num_classes)));
+    }
+    times_.reserve(most);
+  }
+  workspace_ = static_cast<char*>(allocator_.allocate ? allocator_.allocate(layout.total, Device{})
+                                                      : std::malloc(static_cast<std::size_t>(layout.total)));
+  if (workspace_ == nullptr) {
+    throw Error(ErrorCode::kOutOfMemory, "workspace", "no memory",
+                std::to_string(layout.total) + " bytes from the allocator");
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace_);
+  char* base = workspace_ + (kAlign - static_cast<std::int64_t>(address % kAlign)) % kAlign;
+  plan_ = reinterpret_cast<std::int32_t*>(base + layout.plan);
+  state_o_ = reinterpret_cast<float*>(base + layout.state_o);
+  state_lse_ = reinterpret_cast<float*>(base + layout.state_lse);
+  counters_ = reinterpret_cast<std::int32_t*>(base + layout.counters);
+  runners_.reserve(static_cast<std::size_t>(pool_->size()));
+  for (int t = 0; t < pool_->size(); ++t) {
+    runners_.emplace_back(Scratch::carve(base + layout.scratch + t * layout.scratch_each,
+                                         layout.pad_qk, layout.pad_vo));
+  }
+}
+
+CpuExecutor::~CpuExecutor() {
+  if (workspace_ == nullptr) return;
+  if (allocator_.allocate) {
+    if (allocator_.deallocate) allocator_.deallocate(workspace_, Device{});
+  } else {
+    std::free(workspace_);
+  }
+}
+
+void CpuExecutor::upload(const Plan& plan, Stream) {
+  if (static_cast<std::int64_t>(plan.words.size()) > bounds_.plan_words) {
+    throw Error(ErrorCode::kInternal, "plan.words", std::to_string(plan.words.size()),
+                "at most the bound, " + std::to_string(bounds_.plan_words));
+  }
+  std::memcpy(plan_, plan.words.data(), plan.words.size_bytes());
+}
+
+void CpuExecutor::work(const Layer& layer, ItemRunner& runner, int class_index,
+                       std::int32_t worker) {
+  const device::ClassHeader& cls = layer.plan.header->classes[class_index];
+  const auto* indptr = layer.plan.at<std::int32_t>(cls.worker_offset);
+  const auto* slices = layer.plan.at<device::Slice>(cls.slice_offset);
+  for (std::int32_t i = indptr[worker]; i < indptr[worker + 1]; ++i) {
+    const device::Slice& slice = slices[i];
+    const device::Run& run = layer.plan.run(slice.run);
+    for (std::int32_t item = 0; item < slice.count; ++item) {
+      runner.attend(layer, run, run.head_begin + slice.first + item);
+    }
+  }
+}
+
+void CpuExecutor::run(const RunArgs& args) {
+  const Group& group = groups_[static_cast<std::size_t>(args.group)];
+  Layer layer = bind_layer(group.spec, args, plan_, kernels_);
+  layer.rope = group.rope.get();
+  layer.variant = group.variant.get();
+  layer.state_o = state_o_;
+  layer.state_lse = state_lse_;
+  layer.counters = counters_;
+  const device::GroupHeader& header = *layer.plan.header;
+  std::memset(counters_, 0, static_cast<std::size_t>(header.num_counters) * sizeof(std::int32_t));
+
+  struct Job {
+    CpuExecutor* self;
+    const Layer* layer;
+    std::int32_t total;
+    std::chrono::steady_clock::time_point start;
+    std::atomic<std::int32_t> next{0};
+  } job{this, &layer, 0, std::chrono::steady_clock::now()};
+  for (std::int32_t c = 0; c < header.num_classes; ++c) job.total += header.classes[c].num_workers;
+  if (measure_) times_.resize(static_cast<std::size_t>(job.total));
+
+  // Any thread takes any worker's list: a plan made for more workers than there are threads runs
+  // too, and the lists of the classes even out. Which thread ran a list changes no bit.
+  pool_->run(
+      [](void* context, int thread) {
+        Job& j = *static_cast<Job*>(context);
+        const device::GroupHeader& h = *j.layer->plan.header;
+        ItemRunner& runner = j.self->runners_[static_cast<std::size_t>(thread)];
+        for (;;) {
+          const std::int32_t ticket = j.next.fetch_add(1, std::memory_order_relaxed);
+          if (ticket >= j.total) return;
+          // The class of larger tiles first: its lists are the longer ones.
+          std::int32_t c = h.num_classes - 1;
+          std::int32_t worker = ticket;
+          while (worker >= h.classes[c].num_workers) worker -= h.classes[c--].num_workers;
+          const auto begin = std::chrono::steady_clock::now();
+          j.self->work(*j.layer, runner, c, worker);
+          if (j.self->measure_) {
+            const auto end = std::chrono::steady_clock::now();
+            const auto ns = [&](auto t) {
+              return std::chrono::duration_cast<std::chrono::nanoseconds>(t - j.start).count();
+            };
+            j.self->times_[static_cast<std::size_t>(ticket)] = {c, worker, ns(begin), ns(end)};
+          }
+        }
+      },
+      &job);
+  // Rows to which no item contributes have no last arriver.
+  for (std::int32_t i = 0; i < header.num_merges; ++i) {
+    const device::Merge& merge = layer.plan.merge(i);
+    if (merge.num_refs > 0) continue;
+    for (std::int32_t head = 0; head < merge.head_count; ++head) {
+      runners_[0].merge(layer, merge, merge.head_begin + head);
+    }
+  }
+}
+
+}  // namespace plait::cpu

@@ -1,0 +1,469 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "cpu/item.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "core/device/state.h"
+
+namespace plait::cpu {
+
+using device::Merge;
+using device::RowBlock;
+using device::Run;
+using device::StateRef;
+
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr std::int32_t kFirst = std::numeric_limits<std::int32_t>::min();
+constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
+
+struct HostMath {
+  static float exp(float x) { return std::exp(x); }
+  static float log(float x) { return std::log(x); }
+};
+
+int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// (o_a, lse_a) becomes the merge of states a and b, in the arithmetic that every path shares.
+void merge_into(const Layer& layer, float* o_a, float& lse_a, const float* o_b, float lse_b) {
+  if (!layer.softmax) {
+    layer.kernels->blend_row(o_a, 1.0F, o_b, 1.0F, layer.dim_vo, o_a);
+    return;
+  }
+  const device::MergeWeights w = device::merge_weights<HostMath>(lse_a, lse_b);
+  lse_a = w.lse;
+  // As device::merge_element: a weight of 0 ignores its operand, and 1 keeps the other's bits.
+  if (w.b == 0.0F) {
+    if (w.a != 1.0F) layer.kernels->scale_row(o_a, w.a, layer.dim_vo, o_a);
+  } else if (w.a == 0.0F) {
+    layer.kernels->scale_row(o_b, w.b, layer.dim_vo, o_a);
+  } else {
+    layer.kernels->blend_row(o_a, w.a, o_b, w.b, layer.dim_vo, o_a);
+  }
+}
+
+}  // namespace
+
+std::int64_t Scratch::bytes(int pad_qk, int pad_vo) {
+  const std::int64_t floats = std::int64_t{2} * kQueryTile * pad_qk + std::int64_t{kKvTile} * pad_qk +
+                              std::int64_t{kKvTile} * pad_vo + std::int64_t{kKvTile} * kQueryTile +
+                              std::int64_t{2} * kQueryTile * pad_vo + pad_qk;
+  return (floats * 4 + 63) / 64 * 64;
+}
+
+Scratch Scratch::carve(char* memory, int pad_qk, int pad_vo) {
+  auto* next = reinterpret_cast<float*>(memory);
+  const auto take = [&next](int rows, int columns) {
+    float* block = next;
+    next += std::ptrdiff_t{rows} * columns;
+    return block;
+  };
+  Scratch s;
+  s.q = take(kQueryTile, pad_qk);
+  s.q_t = take(pad_qk, kQueryTile);
+  s.k = take(kKvTile, pad_qk);
+  s.v = take(kKvTile, pad_vo);
+  s.s = take(kKvTile, kQueryTile);
+  s.o = take(kQueryTile, pad_vo);
+  s.folded = take(kQueryTile, pad_vo);
+  s.angles = take(1, pad_qk);
+  return s;
+}
+
+void ItemRunner::load_rows(const Layer& layer, const Run& run, std::int32_t kv_head, int first,
+                           int count) {
+  const int g = layer.group_size;
+  kv_head_ = kv_head;
+  rows_ = count;
+  padded_rows_ = round_up(count, layer.kernels->lanes);
+  transposed_ = false;
+  const Tensor& q = layer.args->q;
+  const std::int64_t size = size_of(q.dtype);
+  const void* sources[kQueryTile];
+  for (int r = 0; r < count; ++r) {
+    const std::int32_t fused = run.fused_row_begin + first + r;
+    q_row_[r] = fused / g;
+    qo_head_[r] = kv_head * g + fused % g;
+    sources[r] = static_cast<const char*>(q.data) +
+                 (q_row_[r] * q.strides[0] + qo_head_[r] * q.strides[1]) * size;
+  }
+  layer.kernels->load_rows[static_cast<int>(q.dtype)](sources, count, layer.dim_qk, scratch_.q,
+                                                      layer.pad_qk);
+}
+
+/// What depends on the positions of the rows: visible ranges, rope and hooks on q.
+void ItemRunner::place_rows(const Layer& layer, const RowBlock& block) {
+  const AttentionSpec& spec = *layer.spec;
+  const std::int32_t* row_pos = layer.plan.at<std::int32_t>(layer.plan.header->row_pos_offset);
+  const bool spans = (block.flags & device::kBlockSpansRequests) != 0;
+  for (int r = 0; r < rows_; ++r) {
+    const std::int32_t pos =
+        spans ? row_pos[q_row_[r]] : block.pos0 + (q_row_[r] - block.row_begin);
+    pos_[r] = pos;
+    lo_[r] = spec.window_left >= 0
+                 ? static_cast<std::int32_t>(std::max<std::int64_t>(
+                       std::int64_t{pos} - spec.window_left, kFirst))
+                 : kFirst;
+    hi_[r] = spec.mask == MaskKind::kCausal ? pos : kLast;
+  }
+  for (int r = rows_; r < padded_rows_; ++r) {
+    pos_[r] = 0;
+    lo_[r] = kFirst;
+    hi_[r] = kLast;
+  }
+  if (spec.alibi) {
+    const Tensor& slopes = layer.args->alibi_slopes;
+    for (int r = 0; r < padded_rows_; ++r) {
+      slopes_[r] = r < rows_ ? static_cast<const float*>(
+                                   slopes.data)[qo_head_[r] * slopes.strides[0]]
+                             : 0.0F;
+    }
+  }
+  if (layer.rope != nullptr) {
+    for (int r = 0; r < rows_; ++r) {
+      const std::int64_t pos =
+          spec.rope.explicit_q_positions ? layer.q_rope_positions[q_row_[r]] : pos_[r];
+      layer.rope->rotate(*layer.kernels, pos, scratch_.q + r * layer.pad_qk, scratch_.angles);
+    }
+  }
+  if (layer.variant != nullptr) {
+    const std::int32_t* indptr = layer.plan.q_indptr();
+    for (int r = 0; r < rows_; ++r) {
+      request_[r] = layer.plan.request_of(q_row_[r]);
+      qo_len_[r] = indptr[request_[r] + 1] - indptr[request_[r]];
+      kv_len_[r] = layer.plan.kv_len(request_[r]);
+    }
+    if (layer.variant->hooks().query != nullptr) {
+      for (int r = 0; r < rows_; ++r) {
+        layer.variant->hooks().query(scratch_.q + r * layer.pad_qk, layer.dim_qk, request_[r],
+                                     pos_[r], qo_head_[r], layer.variant->params());
+      }
+    }
+  }
+}
+
+void ItemRunner::transpose_queries(const Layer& layer) {
+  for (int r = 0; r < padded_rows_; ++r) {
+    const float* q = scratch_.q + r * layer.pad_qk;
+    for (int d = 0; d < layer.dim_qk; ++d) scratch_.q_t[d * padded_rows_ + r] = r < rows_ ? q[d] : 0.0F;
+  }
+  transposed_ = true;
+}
+
+void ItemRunner::begin_segment(const Layer& layer) {
+  std::fill(m_, m_ + padded_rows_, kMinusInfinity);
+  std::fill(l_, l_ + padded_rows_, 0.0F);
+  std::fill(scratch_.o, scratch_.o + std::ptrdiff_t{rows_} * layer.pad_vo, 0.0F);
+}
+
+/// Normalises the accumulators into a state in `folded`, merging it to the segments before.
+void ItemRunner::end_segment(const Layer& layer) {
+  const float v_scale = layer.v_scale(kv_head_);
+  for (int r = 0; r < rows_; ++r) {
+    float* o = scratch_.o + r * layer.pad_vo;
+    float lse = 0.0F;
+    float factor = v_scale;
+    if (layer.softmax) {
+      const bool empty = l_[r] == 0.0F;
+      factor = empty ? 0.0F : v_scale / l_[r];
+      lse = empty ? kMinusInfinity
+                  : static_cast<float>((static_cast<double>(m_[r]) +
+                                        std::log2(static_cast<double>(l_[r]))) *
+                                       std::numbers::ln2);
+    }
+    float* folded = scratch_.folded + r * layer.pad_vo;
+    if (!folded_any_) {
+      layer.kernels->scale_row(o, factor, layer.dim_vo, folded);
+      lse_[r] = lse;
+    } else {
+      layer.kernels->scale_row(o, factor, layer.dim_vo, o);
+      merge_into(layer, folded, lse_[r], o, lse);
+    }
+  }
+  folded_any_ = true;
+}
+
+void ItemRunner::stream_tile(const Layer& layer, const KeyTile& tile) {
+  StreamStep step;
+  step.q = scratch_.q;
+  step.q_ld = layer.pad_qk;
+  step.num_rows = rows_;
+  step.num_keys = tile.count;
+  step.num_ahead = tile.ahead;
+  step.k_rows = tile.k_rows;
+  step.v_rows = tile.v_rows;
+  step.dim_qk = layer.dim_qk;
+  step.dim_vo = layer.dim_vo;
+  step.scale = static_cast<float>(effective_sm_scale(*layer.spec) * layer.k_scale(kv_head_) *
+                                  std::numbers::log2e);
+  step.s = scratch_.s;
+  step.o = scratch_.o;
+  step.o_ld = layer.pad_vo;
+  step.m = m_;
+  step.l = l_;
+  layer.kernels->stream_step[static_cast<int>(layer.spec->kv_dtype)](step);
+}
+
+/// Rope and hooks on the keys of a tile, in place.
+void ItemRunner::load_keys(const Layer& layer, const KeyTile& tile) {
+  const bool hooked = layer.variant != nullptr && layer.variant->hooks().key != nullptr;
+  for (int i = 0; i < tile.count; ++i) {
+    float* key = scratch_.k + i * layer.pad_qk;
+    if (layer.rope != nullptr) {
+      std::int64_t pos = tile.pos[i];
+      if (layer.spec->rope.explicit_k_positions) {
+        pos = layer.k_rope_positions[layer.plan.block(tile.block[i]).rope_k_begin + pos];
+      }
+      layer.rope->rotate(*layer.kernels, pos, key, scratch_.angles);
+    }
+    if (hooked) {
+      // The hook sees dequantised keys, so the scale cannot wait for the logits.
+      layer.kernels->scale_row(key, layer.k_scale(kv_head_), layer.dim_qk, key);
+      const std::int32_t request = layer.plan.block(tile.block[i]).request;
+      layer.variant->hooks().key(key, layer.dim_qk, request, tile.pos[i], kv_head_,
+                                 layer.variant->params());
+    }
+  }
+}
+
+void ItemRunner::apply_custom_mask(const Layer& layer, const KeyTile& tile) {
+  const auto* bytes = static_cast<const std::uint8_t*>(layer.args->custom_mask.data);
+  for (int i = 0; i < tile.count; ++i) {
+    const RowBlock& block = layer.plan.block(tile.block[i]);
+    if ((block.flags & device::kBlockCustomMask) == 0) continue;
+    const std::int64_t column = std::int64_t{tile.pos[i]} - block.mask_pos_base;
+    if (column < 0) continue;
+    const std::int64_t bit0 = static_cast<std::int64_t>(
+        (std::uint64_t{block.mask_bit0_hi} << 32) | block.mask_bit0_lo);
+    float* s = scratch_.s + i * padded_rows_;
+    for (int r = 0; r < rows_; ++r) {
+      const std::int64_t bit =
+          bit0 + std::int64_t{q_row_[r] - block.row_begin} * block.mask_row_bits + column;
+      if (((bytes[bit >> 3] >> (bit & 7)) & 1) == 0) s[r] = kMinusInfinity;
+    }
+  }
+}
+
+/// Everything between the dot products and the softmax that wants natural units, in contract order.
+void ItemRunner::shape_logits(const Layer& layer, const KeyTile& tile) {
+  const AttentionSpec& spec = *layer.spec;
+  TileStep step;
+  step.s = scratch_.s;
+  step.num_keys = tile.count;
+  step.num_rows = padded_rows_;
+  step.ld = padded_rows_;
+  step.key_pos = tile.pos;
+  LogitParams params;
+  params.soft_cap = static_cast<float>(spec.logits_soft_cap);
+  params.row_pos = pos_;
+  double scale = effective_sm_scale(spec);
+  const bool key_hook = layer.variant != nullptr && layer.variant->hooks().key != nullptr;
+  if (!key_hook) scale *= layer.k_scale(kv_head_);
+  params.scale = static_cast<float>(scale);
+  layer.kernels->scale_tile(step, params);
+  const VariantRows rows{rows_, request_, pos_, qo_len_, kv_len_, qo_head_, kv_head_};
+  if (layer.variant != nullptr && layer.variant->hooks().logits != nullptr) {
+    layer.variant->hooks().logits(step.s, step.ld, tile.count, tile.pos, rows,
+                                  layer.variant->params());
+  }
+  if (spec.alibi) {
+    params.slopes = slopes_;
+    layer.kernels->alibi_tile(step, params);
+  }
+  if (layer.variant != nullptr && layer.variant->hooks().visible != nullptr) {
+    layer.variant->hooks().visible(step.s, step.ld, tile.count, tile.pos, rows,
+                                   layer.variant->params());
+  }
+  if (tile.custom_mask) apply_custom_mask(layer, tile);
+}
+
+/// o = o * alpha + weights * V.
+void ItemRunner::fold_values(const Layer& layer, const KeyTile& tile, const float* values,
+                             std::ptrdiff_t ld, bool finite, bool masked) {
+  if (finite || !masked) {
+    layer.kernels->gemm(rows_, layer.pad_vo, tile.count, scratch_.s, 1, padded_rows_, values, ld,
+                        scratch_.o, layer.pad_vo, alpha_);
+    return;
+  }
+  // Some value is NaN or infinite: a row must not touch those that it does not see.
+  for (int r = 0; r < rows_; ++r) {
+    float* o = scratch_.o + r * layer.pad_vo;
+    layer.kernels->scale_row(o, alpha_[r], layer.pad_vo, o);
+    const float one = 1.0F;
+    for (int i = 0; i < tile.count; ++i) {
+      const float* p = scratch_.s + i * padded_rows_ + r;
+      if (*p == 0.0F) continue;
+      layer.kernels->gemm(1, layer.pad_vo, 1, p, 0, 0, values + i * ld, ld, o, layer.pad_vo, &one);
+    }
+  }
+}
+
+void ItemRunner::process_tile(const Layer& layer, const KeyTile& tile) {
+  const AttentionSpec& spec = *layer.spec;
+  const bool ranged = layer.ranged && !tile.full;
+  if (layer.may_stream && !ranged && rows_ <= layer.kernels->stream_max_rows &&
+      layer.plan.header->segment_tokens == 0) {
+    stream_tile(layer, tile);
+    return;
+  }
+  if (!transposed_) transpose_queries(layer);
+  const auto load = layer.kernels->load_rows[static_cast<int>(spec.kv_dtype)];
+  bool finite = load(tile.k_rows, tile.count, layer.dim_qk, scratch_.k, layer.pad_qk);
+  const float* values = scratch_.k;
+  std::ptrdiff_t ld = layer.pad_qk;
+  if (!layer.values_are_keys) {
+    finite = load(tile.v_rows, tile.count, layer.dim_vo, scratch_.v, layer.pad_vo);
+    values = scratch_.v;
+    ld = layer.pad_vo;
+  }
+  load_keys(layer, tile);
+  layer.kernels->gemm(tile.count, padded_rows_, layer.dim_qk, scratch_.k, layer.pad_qk, 1,
+                      scratch_.q_t, padded_rows_, scratch_.s, padded_rows_, nullptr);
+  TileStep step;
+  step.s = scratch_.s;
+  step.num_keys = tile.count;
+  step.num_rows = padded_rows_;
+  step.ld = padded_rows_;
+  step.key_pos = tile.pos;
+  step.row_lo = ranged ? lo_ : nullptr;
+  step.row_hi = ranged ? hi_ : nullptr;
+  step.m = m_;
+  step.l = l_;
+  step.alpha = alpha_;
+  if (layer.natural_logits) {
+    shape_logits(layer, tile);
+    step.scale = static_cast<float>(std::numbers::log2e);
+  } else {
+    step.scale = static_cast<float>(effective_sm_scale(spec) * layer.k_scale(kv_head_) *
+                                    std::numbers::log2e);
+  }
+  if (layer.softmax) {
+    layer.kernels->softmax_tile(step);
+  } else {
+    std::fill(alpha_, alpha_ + padded_rows_, 1.0F);
+    if (layer.variant != nullptr && layer.variant->hooks().weight != nullptr) {
+      if (ranged) {
+        for (int i = 0; i < tile.count; ++i) {
+          for (int r = 0; r < rows_; ++r) {
+            if (tile.pos[i] < lo_[r] || tile.pos[i] > hi_[r])
+              scratch_.s[i * padded_rows_ + r] = kMinusInfinity;
+          }
+        }
+      }
+      const VariantRows rows{rows_, request_, pos_, qo_len_, kv_len_, qo_head_, kv_head_};
+      layer.variant->hooks().weight(step.s, step.ld, tile.count, tile.pos, rows,
+                                    layer.variant->params());
+    } else {
+      LogitParams params;
+      params.sigmoid_bias = static_cast<float>(spec.sigmoid_bias);
+      layer.kernels->sigmoid_tile(step, params);
+    }
+  }
+  const bool hidden = layer.variant != nullptr && layer.variant->hooks().visible != nullptr;
+  fold_values(layer, tile, values, ld, finite, ranged || tile.custom_mask || hidden);
+}
+
+void ItemRunner::attend(const Layer& layer, const Run& run, std::int32_t kv_head) {
+  for (int first = 0; first < run.num_fused_rows; first += kQueryTile) {
+    const int count = std::min(kQueryTile, run.num_fused_rows - first);
+    load_rows(layer, run, kv_head, first, count);
+    if (run.num_pieces > 0) {
+      place_rows(layer, layer.plan.block(layer.plan.piece(run.piece_begin).block));
+    }
+    folded_any_ = false;
+    begin_segment(layer);
+    cursor_.start(layer, run, kv_head);
+    KeyTile tile;
+    std::int32_t segment = -1;
+    while (cursor_.next(layer, tile)) {
+      if (segment >= 0 && tile.segment != segment) {
+        end_segment(layer);
+        begin_segment(layer);
+      }
+      segment = tile.segment;
+      process_tile(layer, tile);
+    }
+    end_segment(layer);
+    write_rows(layer, run, first);
+  }
+  for (std::int32_t i = 0; i < run.num_merges; ++i) {
+    const Merge& target = layer.plan.merge(run.merge_begin + i);
+    std::int32_t& counter = layer.counters[target.counter_begin + kv_head - target.head_begin];
+    // The last arriver sees every partial state and merges them in plan order.
+    const std::int32_t arrived =
+        std::atomic_ref<std::int32_t>(counter).fetch_add(1, std::memory_order_acq_rel) + 1;
+    if (arrived == target.num_refs) merge(layer, target, kv_head);
+  }
+}
+
+void ItemRunner::write_rows(const Layer& layer, const Run& run, int first) {
+  for (int r = 0; r < rows_; ++r) {
+    float* o = scratch_.folded + r * layer.pad_vo;
+    if (run.state_begin < 0) {
+      write_output(layer, q_row_[r], qo_head_[r], o, lse_[r]);
+      continue;
+    }
+    const std::int64_t row = std::int64_t{run.state_begin} +
+                             std::int64_t{kv_head_ - run.head_begin} * run.num_fused_rows + first + r;
+    std::copy(o, o + layer.dim_vo, layer.state_o + row * layer.dim_vo);
+    layer.state_lse[row] = lse_[r];
+  }
+}
+
+void ItemRunner::merge(const Layer& layer, const Merge& merge, std::int32_t kv_head) {
+  const int g = layer.group_size;
+  const std::int32_t head_offset = kv_head - merge.head_begin;
+  float* o = scratch_.o;
+  for (std::int32_t r = 0; r < merge.num_fused_rows; ++r) {
+    float lse = layer.softmax ? kMinusInfinity : 0.0F;
+    if (merge.num_refs == 0) std::fill(o, o + layer.dim_vo, 0.0F);
+    for (std::int32_t i = 0; i < merge.num_refs; ++i) {
+      const StateRef& ref = layer.plan.ref(merge.ref_begin + i);
+      const std::int64_t row =
+          std::int64_t{ref.state_row} + std::int64_t{head_offset} * ref.head_stride + r;
+      const float* partial = layer.state_o + row * layer.dim_vo;
+      if (i == 0) {
+        std::copy(partial, partial + layer.dim_vo, o);
+        lse = layer.state_lse[row];
+      } else {
+        merge_into(layer, o, lse, partial, layer.state_lse[row]);
+      }
+    }
+    const std::int32_t fused = merge.fused_row_begin + r;
+    write_output(layer, fused / g, kv_head * g + fused % g, o, lse);
+  }
+}
+
+/// Writes one finished row: as a state, or finalised by sink and output hook.
+void ItemRunner::write_output(const Layer& layer, std::int32_t q_row, std::int32_t qo_head,
+                              float* o, float lse) {
+  const RunArgs& args = *layer.args;
+  if (!args.state) {
+    if (layer.spec->sink) {
+      const float sink = static_cast<const float*>(args.sink.data)[qo_head * args.sink.strides[0]];
+      const float factor = device::sink_factor<HostMath>(lse, sink);
+      if (factor != 1.0F) layer.kernels->scale_row(o, factor, layer.dim_vo, o);
+    }
+    if (layer.variant != nullptr && layer.variant->hooks().output != nullptr) {
+      const std::int32_t request = layer.plan.request_of(q_row);
+      const std::int32_t* indptr = layer.plan.q_indptr();
+      const std::int32_t pos =
+          q_row - indptr[request] + layer.plan.kv_len(request) - (indptr[request + 1] - indptr[request]);
+      layer.variant->hooks().output(o, layer.dim_vo, request, pos, qo_head,
+                                    layer.variant->params());
+    }
+  }
+  const std::int64_t offset = q_row * args.o.strides[0] + qo_head * args.o.strides[1];
+  layer.kernels->store_row[static_cast<int>(args.o.dtype)](
+      o, layer.dim_vo, static_cast<char*>(args.o.data) + offset * size_of(args.o.dtype));
+  if (args.lse.defined()) {
+    static_cast<float*>(args.lse.data)[q_row * args.lse.strides[0] + qo_head * args.lse.strides[1]] = lse;
+  }
+}
+
+}  // namespace plait::cpu

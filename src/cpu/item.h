@@ -1,0 +1,86 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/key_cursor.h"
+#include "cpu/layer.h"
+
+namespace plait::cpu {
+
+/// Fused query rows that share one conversion of a KV tile, and the tokens of such a tile.
+inline constexpr int kQueryTile = 64;
+inline constexpr int kKvTile = 64;
+
+/// What one thread needs to attend one item at a time: buffers carved from the workspace.
+struct Scratch {
+  float* q = nullptr;       // [kQueryTile][pad_qk]
+  float* q_t = nullptr;     // [pad_qk][kQueryTile]
+  float* k = nullptr;       // [kKvTile][pad_qk]
+  float* v = nullptr;       // [kKvTile][pad_vo]
+  float* s = nullptr;       // [kKvTile][kQueryTile]
+  float* o = nullptr;       // [kQueryTile][pad_vo]
+  float* folded = nullptr;  // [kQueryTile][pad_vo], earlier segments
+  float* angles = nullptr;  // [pad_qk]
+
+  /// Bytes for the largest of the given padded dims, and carving them from `memory` (64-byte
+  /// aligned).
+  static std::int64_t bytes(int pad_qk, int pad_vo);
+  static Scratch carve(char* memory, int pad_qk, int pad_vo);
+};
+
+/// Attends items. One per thread.
+class ItemRunner {
+ public:
+  explicit ItemRunner(const Scratch& scratch) : scratch_(scratch) {}
+
+  /// Attends one item of `run` for one KV head and does the merges that it completes.
+  void attend(const Layer& layer, const device::Run& run, std::int32_t kv_head);
+
+  /// Merges the listed partial states of one head and writes the output rows.
+  void merge(const Layer& layer, const device::Merge& merge, std::int32_t kv_head);
+
+ private:
+  void load_rows(const Layer& layer, const device::Run& run, std::int32_t kv_head, int first,
+                 int count);
+  void place_rows(const Layer& layer, const device::RowBlock& block);
+  void transpose_queries(const Layer& layer);
+  void process_tile(const Layer& layer, const KeyTile& tile);
+  void stream_tile(const Layer& layer, const KeyTile& tile);
+  void load_keys(const Layer& layer, const KeyTile& tile);
+  void shape_logits(const Layer& layer, const KeyTile& tile);
+  void apply_custom_mask(const Layer& layer, const KeyTile& tile);
+  void fold_values(const Layer& layer, const KeyTile& tile, const float* values,
+                   std::ptrdiff_t ld, bool finite, bool masked);
+  void begin_segment(const Layer& layer);
+  void end_segment(const Layer& layer);
+  void write_rows(const Layer& layer, const device::Run& run, int first);
+  void write_output(const Layer& layer, std::int32_t q_row, std::int32_t qo_head, float* o,
+                    float lse);
+
+  Scratch scratch_;
+  KeyCursor cursor_;
+  std::int32_t kv_head_ = 0;
+  int rows_ = 0;         // of the current query tile
+  int padded_rows_ = 0;  // to lanes
+  bool transposed_ = false;
+  bool folded_any_ = false;
+
+  alignas(64) float m_[kQueryTile];
+  alignas(64) float l_[kQueryTile];
+  alignas(64) float alpha_[kQueryTile];
+  alignas(64) float lse_[kQueryTile];
+  alignas(64) float slopes_[kQueryTile];
+  alignas(64) std::int32_t q_row_[kQueryTile];
+  alignas(64) std::int32_t qo_head_[kQueryTile];
+  alignas(64) std::int32_t pos_[kQueryTile];
+  alignas(64) std::int32_t lo_[kQueryTile];
+  alignas(64) std::int32_t hi_[kQueryTile];
+  // Only filled for a user's variant.
+  std::int32_t request_[kQueryTile];
+  std::int32_t qo_len_[kQueryTile];
+  std::int32_t kv_len_[kQueryTile];
+};
+
+}  // namespace plait::cpu

@@ -1,0 +1,222 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Decode: a few query rows against keys that all of them see. K and V are read once, straight
+// from the cache; while one block of K is scored, the block's V is fetched, and while its V is
+// folded in, the next block's K. Pages are scattered and short, so the hardware prefetcher does not help.
+#if defined(PLAIT_CPU_STREAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PLAIT_CPU_STREAM_INL_H_
+#undef PLAIT_CPU_STREAM_INL_H_
+#else
+#define PLAIT_CPU_STREAM_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "cpu/kernel_table.h"
+#include "cpu/load-inl.h"
+#include "cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace plait::cpu::HWY_NAMESPACE {
+
+HWY_INLINE void prefetch_row(const void* row, std::size_t bytes) {
+  const char* p = static_cast<const char*>(row);
+  for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+}
+
+/// Adds the 128-bit blocks of a vector.
+template <class D>
+HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> add_blocks(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    (void)d;
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return add_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+/// The four sums of lanes of a, b, c, d.
+HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> sums_of_lanes(VF a, VF b, VF c, VF d) {
+  const DF df;
+  const hn::RepartitionToWide<DU> d64;
+  const VF ab = hn::Add(hn::InterleaveLower(df, a, b), hn::InterleaveUpper(df, a, b));
+  const VF cd = hn::Add(hn::InterleaveLower(df, c, d), hn::InterleaveUpper(df, c, d));
+  const auto wide_ab = hn::BitCast(d64, ab);
+  const auto wide_cd = hn::BitCast(d64, cd);
+  const VF low = hn::BitCast(df, hn::InterleaveLower(d64, wide_ab, wide_cd));
+  const VF high = hn::BitCast(df, hn::InterleaveUpper(d64, wide_ab, wide_cd));
+  return add_blocks(df, hn::Add(low, high));
+}
+
+/// Scores four keys for R rows: s[r][0..3] = scale * (q_r . k).
+template <class Load, int R>
+HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld, const void* const* k_rows, int dim,
+                           float scale, float* s) {
+  using Element = typename Load::Element;
+  const DF df;
+  const auto* k0 = static_cast<const Element*>(k_rows[0]);
+  const auto* k1 = static_cast<const Element*>(k_rows[1]);
+  const auto* k2 = static_cast<const Element*>(k_rows[2]);
+  const auto* k3 = static_cast<const Element*>(k_rows[3]);
+  VF acc[R][4];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int key = 0; key < 4; ++key) acc[r][key] = hn::Zero(df);
+  }
+  const auto accumulate = [&](int i, VF x0, VF x1, VF x2, VF x3) HWY_ATTR {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const VF qv = hn::LoadU(df, q + r * q_ld + i);
+      acc[r][0] = hn::MulAdd(qv, x0, acc[r][0]);
+      acc[r][1] = hn::MulAdd(qv, x1, acc[r][1]);
+      acc[r][2] = hn::MulAdd(qv, x2, acc[r][2]);
+      acc[r][3] = hn::MulAdd(qv, x3, acc[r][3]);
+    }
+  };
+  int i = 0;
+  for (; i + kLanes <= dim; i += kLanes) {
+    accumulate(i, Load::load(k0 + i), Load::load(k1 + i), Load::load(k2 + i), Load::load(k3 + i));
+  }
+  if (i < dim) {
+    const int rest = dim - i;
+    accumulate(i, load_tail<Load>(k0 + i, rest), load_tail<Load>(k1 + i, rest),
+               load_tail<Load>(k2 + i, rest), load_tail<Load>(k3 + i, rest));
+  }
+  const hn::FixedTag<float, 4> d4;
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const auto sums = sums_of_lanes(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
+    hn::StoreU(hn::Mul(sums, hn::Set(d4, scale)), d4, s + r * kStreamBlock);
+  }
+}
+
+/// o[r][0 .. NV*lanes) = o * alpha[r] + sum over keys of s[r][key] * v[key].
+template <class Load, int R, int NV>
+HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, int column,
+                            const void* const* v_rows, int num_keys) {
+  const DF df;
+  float* o = t.o + row * t.o_ld + column;
+  const float* s = t.s + row * kStreamBlock;
+  VF acc[R][NV];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    const VF a = hn::Set(df, alpha[r]);
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) acc[r][n] = hn::Mul(hn::LoadU(df, o + r * t.o_ld + n * kLanes), a);
+  }
+  for (int key = 0; key < num_keys; ++key) {
+    const auto* v = static_cast<const typename Load::Element*>(v_rows[key]) + column;
+    VF x[NV];
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) x[n] = Load::load(v + n * kLanes);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const VF p = hn::Set(df, s[r * kStreamBlock + key]);
+#pragma GCC unroll 8
+      for (int n = 0; n < NV; ++n) acc[r][n] = hn::MulAdd(p, x[n], acc[r][n]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int n = 0; n < NV; ++n) hn::StoreU(acc[r][n], df, o + r * t.o_ld + n * kLanes);
+  }
+}
+
+/// The columns past the last whole vector.
+template <class Load, int R>
+void fold_tail(const StreamStep& t, int row, const float* alpha, int column,
+               const void* const* v_rows, int num_keys) {
+  const DF df;
+  for (int r = 0; r < R; ++r) {
+    float* o = t.o + (row + r) * t.o_ld + column;
+    VF acc = hn::Mul(hn::LoadU(df, o), hn::Set(df, alpha[r]));
+    for (int key = 0; key < num_keys; ++key) {
+      const auto* v = static_cast<const typename Load::Element*>(v_rows[key]) + column;
+      acc = hn::MulAdd(hn::Set(df, t.s[(row + r) * kStreamBlock + key]),
+                       load_tail<Load>(v, t.dim_vo - column), acc);
+    }
+    hn::StoreU(acc, df, o);
+  }
+}
+
+/// Softmax of one row over a block; s is padded with -inf to kStreamBlock. Returns alpha.
+HWY_INLINE float softmax_block(float* s, float& m, float& l) {
+  const DF df;
+  VF max = hn::Set(df, m);
+  for (int i = 0; i < kStreamBlock; i += kLanes) max = hn::Max(max, hn::LoadU(df, s + i));
+  max = hn::MaxOfLanes(df, max);
+  const VF base = hn::IfThenZeroElse(
+      hn::Eq(max, hn::Set(df, -std::numeric_limits<float>::infinity())), max);
+  VF sum = hn::Zero(df);
+  for (int i = 0; i < kStreamBlock; i += kLanes) {
+    const VF p = exp2_nonpositive(hn::Sub(hn::LoadU(df, s + i), base));
+    sum = hn::Add(sum, p);
+    hn::StoreU(p, df, s + i);
+  }
+  const float alpha = hn::GetLane(exp2_nonpositive(hn::Sub(hn::Set(df, m), base)));
+  l = l * alpha + hn::GetLane(hn::SumOfLanes(df, sum));
+  m = hn::GetLane(max);
+  return alpha;
+}
+
+template <class Load, int R>
+HWY_NOINLINE void stream_rows(const StreamStep& t, int row, bool prefetch) {
+  constexpr std::size_t kSize = sizeof(typename Load::Element);
+  const std::size_t k_bytes = static_cast<std::size_t>(t.dim_qk) * kSize;
+  const std::size_t v_bytes = static_cast<std::size_t>(t.dim_vo) * kSize;
+  const int listed = t.num_keys + t.num_ahead;
+  const float* q = t.q + row * t.q_ld;
+  float* s = t.s + row * kStreamBlock;
+  float alpha[R];
+  for (int begin = 0; begin < t.num_keys; begin += kStreamBlock) {
+    const int count = std::min(kStreamBlock, t.num_keys - begin);
+    const void* const* k_rows = t.k_rows + begin;
+    const void* const* v_rows = t.v_rows + begin;
+    for (int key = 0; key < count; key += 4) {
+      if (prefetch) {
+        for (int i = key; i < std::min(key + 4, count); ++i) prefetch_row(v_rows[i], v_bytes);
+      }
+      if (key + 4 <= count) {
+        score_keys<Load, R>(q, t.q_ld, k_rows + key, t.dim_qk, t.scale, s + key);
+      } else {
+        const void* last[4];
+        for (int i = 0; i < 4; ++i) last[i] = k_rows[std::min(key + i, count - 1)];
+        score_keys<Load, R>(q, t.q_ld, last, t.dim_qk, t.scale, s + key);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      std::fill(s + r * kStreamBlock + count, s + (r + 1) * kStreamBlock,
+                -std::numeric_limits<float>::infinity());
+      alpha[r] = softmax_block(s + r * kStreamBlock, t.m[row + r], t.l[row + r]);
+    }
+    if (prefetch) {
+      const int end = std::min(begin + count + kStreamBlock, listed);
+      for (int i = begin + count; i < end; ++i) prefetch_row(t.k_rows[i], k_bytes);
+    }
+    int column = 0;
+    for (; column + 4 * kLanes <= t.dim_vo; column += 4 * kLanes) {
+      fold_values<Load, R, 4>(t, row, alpha, column, v_rows, count);
+    }
+    for (; column + kLanes <= t.dim_vo; column += kLanes) {
+      fold_values<Load, R, 1>(t, row, alpha, column, v_rows, count);
+    }
+    if (column < t.dim_vo) fold_tail<Load, R>(t, row, alpha, column, v_rows, count);
+  }
+}
+
+template <class Load>
+void stream_step(const StreamStep& t) {
+  int row = 0;
+  for (; row + 4 <= t.num_rows; row += 4) stream_rows<Load, 4>(t, row, row == 0);
+  for (; row + 2 <= t.num_rows; row += 2) stream_rows<Load, 2>(t, row, row == 0);
+  if (row < t.num_rows) stream_rows<Load, 1>(t, row, row == 0);
+}
+
+}  // namespace plait::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
