@@ -9,15 +9,17 @@ namespace {
 
 // Coefficients of one core, in 1/16 ns; docs/cpu.md says how they were measured.
 constexpr std::int64_t kUnitsPerNs = 16;
-constexpr std::int64_t kBytesPerNs = 18;      // cache read by a decoding thread
-constexpr std::int64_t kFlopsPerNs = 160;     // tile path
+constexpr std::int64_t kBytesPerNs = 18;   // cache read by a decoding thread
+constexpr std::int64_t kFlopsPerNs = 160;  // tile path
 
 }  // namespace
 
 PlanTarget plan_target(const AttentionSpec& spec, const Policy& policy, int num_threads) {
   const std::int64_t dims = spec.head_dim_qk + spec.head_dim_vo;
   const auto tile_flops = [&](std::int64_t rows) { return 2 * rows * dims; };
-  const auto as_cost = [](std::int64_t units) { return static_cast<std::int32_t>(units > 0 ? units : 1); };
+  const auto as_cost = [](std::int64_t units) {
+    return static_cast<std::int32_t>(units > 0 ? units : 1);
+  };
   TileClass few;
   few.q_tile = kernels().stream_max_rows;
   few.kv_tile = kKvTile;

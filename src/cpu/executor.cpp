@@ -58,7 +58,8 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
   for (const AttentionSpec& spec : request.groups) {
     Group group{spec, nullptr, nullptr};
     if (spec.rope.kind != RopeKind::kNone) {
-      const std::int64_t positions = request.capacity == nullptr ? 0 : request.capacity->max_kv_tokens;
+      const std::int64_t positions =
+          request.capacity == nullptr ? 0 : request.capacity->max_kv_tokens;
       group.rope = std::make_unique<RopeTable>(spec.rope, spec.head_dim_qk, positions);
     }
     if (!spec.variant.source.empty()) group.variant = UserVariant::load(spec);
@@ -73,8 +74,9 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
     }
     times_.reserve(most);
   }
-  workspace_ = static_cast<char*>(allocator_.allocate ? allocator_.allocate(layout.total, Device{})
-                                                      : std::malloc(static_cast<std::size_t>(layout.total)));
+  workspace_ =
+      static_cast<char*>(allocator_.allocate ? allocator_.allocate(layout.total, Device{})
+                                             : std::malloc(static_cast<std::size_t>(layout.total)));
   if (workspace_ == nullptr) {
     throw Error(ErrorCode::kOutOfMemory, "workspace", "no memory",
                 std::to_string(layout.total) + " bytes from the allocator");

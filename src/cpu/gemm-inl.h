@@ -29,8 +29,7 @@ inline constexpr int kMicroVectors = 2;
 template <int MR, int NV>
 HWY_NOINLINE void micro_kernel(int k, const float* HWY_RESTRICT a, std::ptrdiff_t am,
                                std::ptrdiff_t ak, const float* HWY_RESTRICT b, std::ptrdiff_t ldb,
-                               float* HWY_RESTRICT c, std::ptrdiff_t ldc,
-                               const float* row_scale) {
+                               float* HWY_RESTRICT c, std::ptrdiff_t ldc, const float* row_scale) {
   const DF df;
   VF acc[MR][NV];
 #pragma GCC unroll 8

@@ -50,8 +50,9 @@ void merge_into(const Layer& layer, float* o_a, float& lse_a, const float* o_b, 
 }  // namespace
 
 std::int64_t Scratch::bytes(int pad_qk, int pad_vo) {
-  const std::int64_t floats = std::int64_t{2} * kQueryTile * pad_qk + std::int64_t{kKvTile} * pad_qk +
-                              std::int64_t{kKvTile} * pad_vo + std::int64_t{kKvTile} * kQueryTile +
+  const std::int64_t floats = std::int64_t{2} * kQueryTile * pad_qk +
+                              std::int64_t{kKvTile} * pad_qk + std::int64_t{kKvTile} * pad_vo +
+                              std::int64_t{kKvTile} * kQueryTile +
                               std::int64_t{2} * kQueryTile * pad_vo + pad_qk;
   return (floats * 4 + 63) / 64 * 64;
 }
@@ -105,10 +106,9 @@ void ItemRunner::place_rows(const Layer& layer, const RowBlock& block) {
     const std::int32_t pos =
         spans ? row_pos[q_row_[r]] : block.pos0 + (q_row_[r] - block.row_begin);
     pos_[r] = pos;
-    lo_[r] = spec.window_left >= 0
-                 ? static_cast<std::int32_t>(std::max<std::int64_t>(
-                       std::int64_t{pos} - spec.window_left, kFirst))
-                 : kFirst;
+    lo_[r] = spec.window_left >= 0 ? static_cast<std::int32_t>(std::max<std::int64_t>(
+                                         std::int64_t{pos} - spec.window_left, kFirst))
+                                   : kFirst;
     hi_[r] = spec.mask == MaskKind::kCausal ? pos : kLast;
   }
   for (int r = rows_; r < padded_rows_; ++r) {
@@ -119,9 +119,9 @@ void ItemRunner::place_rows(const Layer& layer, const RowBlock& block) {
   if (spec.alibi) {
     const Tensor& slopes = layer.args->alibi_slopes;
     for (int r = 0; r < padded_rows_; ++r) {
-      slopes_[r] = r < rows_ ? static_cast<const float*>(
-                                   slopes.data)[qo_head_[r] * slopes.strides[0]]
-                             : 0.0F;
+      slopes_[r] = r < rows_
+                       ? static_cast<const float*>(slopes.data)[qo_head_[r] * slopes.strides[0]]
+                       : 0.0F;
     }
   }
   if (layer.rope != nullptr) {
@@ -150,7 +150,8 @@ void ItemRunner::place_rows(const Layer& layer, const RowBlock& block) {
 void ItemRunner::transpose_queries(const Layer& layer) {
   for (int r = 0; r < padded_rows_; ++r) {
     const float* q = scratch_.q + r * layer.pad_qk;
-    for (int d = 0; d < layer.dim_qk; ++d) scratch_.q_t[d * padded_rows_ + r] = r < rows_ ? q[d] : 0.0F;
+    for (int d = 0; d < layer.dim_qk; ++d)
+      scratch_.q_t[d * padded_rows_ + r] = r < rows_ ? q[d] : 0.0F;
   }
   transposed_ = true;
 }
@@ -172,9 +173,9 @@ void ItemRunner::end_segment(const Layer& layer) {
       const bool empty = l_[r] == 0.0F;
       factor = empty ? 0.0F : v_scale / l_[r];
       lse = empty ? kMinusInfinity
-                  : static_cast<float>((static_cast<double>(m_[r]) +
-                                        std::log2(static_cast<double>(l_[r]))) *
-                                       std::numbers::ln2);
+                  : static_cast<float>(
+                        (static_cast<double>(m_[r]) + std::log2(static_cast<double>(l_[r]))) *
+                        std::numbers::ln2);
     }
     float* folded = scratch_.folded + r * layer.pad_vo;
     if (!folded_any_) {
@@ -238,8 +239,8 @@ void ItemRunner::apply_custom_mask(const Layer& layer, const KeyTile& tile) {
     if ((block.flags & device::kBlockCustomMask) == 0) continue;
     const std::int64_t column = std::int64_t{tile.pos[i]} - block.mask_pos_base;
     if (column < 0) continue;
-    const std::int64_t bit0 = static_cast<std::int64_t>(
-        (std::uint64_t{block.mask_bit0_hi} << 32) | block.mask_bit0_lo);
+    const std::int64_t bit0 =
+        static_cast<std::int64_t>((std::uint64_t{block.mask_bit0_hi} << 32) | block.mask_bit0_lo);
     float* s = scratch_.s + i * padded_rows_;
     for (int r = 0; r < rows_; ++r) {
       const std::int64_t bit =
@@ -409,7 +410,8 @@ void ItemRunner::write_rows(const Layer& layer, const Run& run, int first) {
       continue;
     }
     const std::int64_t row = std::int64_t{run.state_begin} +
-                             std::int64_t{kv_head_ - run.head_begin} * run.num_fused_rows + first + r;
+                             std::int64_t{kv_head_ - run.head_begin} * run.num_fused_rows + first +
+                             r;
     std::copy(o, o + layer.dim_vo, layer.state_o + row * layer.dim_vo);
     layer.state_lse[row] = lse_[r];
   }
@@ -452,8 +454,8 @@ void ItemRunner::write_output(const Layer& layer, std::int32_t q_row, std::int32
     if (layer.variant != nullptr && layer.variant->hooks().output != nullptr) {
       const std::int32_t request = layer.plan.request_of(q_row);
       const std::int32_t* indptr = layer.plan.q_indptr();
-      const std::int32_t pos =
-          q_row - indptr[request] + layer.plan.kv_len(request) - (indptr[request + 1] - indptr[request]);
+      const std::int32_t pos = q_row - indptr[request] + layer.plan.kv_len(request) -
+                               (indptr[request + 1] - indptr[request]);
       layer.variant->hooks().output(o, layer.dim_vo, request, pos, qo_head,
                                     layer.variant->params());
     }
@@ -462,7 +464,8 @@ void ItemRunner::write_output(const Layer& layer, std::int32_t q_row, std::int32
   layer.kernels->store_row[static_cast<int>(args.o.dtype)](
       o, layer.dim_vo, static_cast<char*>(args.o.data) + offset * size_of(args.o.dtype));
   if (args.lse.defined()) {
-    static_cast<float*>(args.lse.data)[q_row * args.lse.strides[0] + qo_head * args.lse.strides[1]] = lse;
+    static_cast<float*>(
+        args.lse.data)[q_row * args.lse.strides[0] + qo_head * args.lse.strides[1]] = lse;
   }
 }
 

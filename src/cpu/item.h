@@ -51,8 +51,8 @@ class ItemRunner {
   void load_keys(const Layer& layer, const KeyTile& tile);
   void shape_logits(const Layer& layer, const KeyTile& tile);
   void apply_custom_mask(const Layer& layer, const KeyTile& tile);
-  void fold_values(const Layer& layer, const KeyTile& tile, const float* values,
-                   std::ptrdiff_t ld, bool finite, bool masked);
+  void fold_values(const Layer& layer, const KeyTile& tile, const float* values, std::ptrdiff_t ld,
+                   bool finite, bool masked);
   void begin_segment(const Layer& layer);
   void end_segment(const Layer& layer);
   void write_rows(const Layer& layer, const device::Run& run, int first);

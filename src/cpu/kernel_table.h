@@ -22,7 +22,7 @@ struct TileStep {
   int num_keys = 0;
   int num_rows = 0;  // padded to lanes
   std::ptrdiff_t ld = 0;
-  float scale = 1.0F;  // multiplies the dot products, into base 2
+  float scale = 1.0F;                     // multiplies the dot products, into base 2
   const std::int32_t* key_pos = nullptr;  // [num_keys]
   const std::int32_t* row_lo = nullptr;   // [num_rows] first and last visible position; null: all
   const std::int32_t* row_hi = nullptr;   // visible
@@ -33,8 +33,8 @@ struct TileStep {
 
 /// What the built-in logit hooks need beside the tile.
 struct LogitParams {
-  float scale = 1.0F;     // dot product -> natural logit
-  float soft_cap = 0.0F;  // 0: off
+  float scale = 1.0F;                     // dot product -> natural logit
+  float soft_cap = 0.0F;                  // 0: off
   const float* slopes = nullptr;          // [num_rows] ALiBi, null: off
   const std::int32_t* row_pos = nullptr;  // [num_rows]
   float sigmoid_bias = 0.0F;
@@ -51,9 +51,9 @@ struct StreamStep {
   const void* const* v_rows = nullptr;
   int dim_qk = 0;
   int dim_vo = 0;
-  float scale = 1.0F;        // multiplies the dot products, into base 2
-  float* s = nullptr;        // scratch [num_rows][kStreamBlock]
-  float* o = nullptr;        // [num_rows][o_ld]
+  float scale = 1.0F;  // multiplies the dot products, into base 2
+  float* s = nullptr;  // scratch [num_rows][kStreamBlock]
+  float* o = nullptr;  // [num_rows][o_ld]
   std::ptrdiff_t o_ld = 0;
   float* m = nullptr;  // [num_rows], as in TileStep
   float* l = nullptr;

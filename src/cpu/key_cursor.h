@@ -10,8 +10,8 @@ namespace plait::cpu {
 /// Keys that are scored together: where their rows lie, and their logical positions.
 struct KeyTile {
   int count = 0;
-  int ahead = 0;      // rows listed beyond `count`, of the following keys of the same piece
-  bool full = false;  // every query row of the item sees every key
+  int ahead = 0;             // rows listed beyond `count`, of the following keys of the same piece
+  bool full = false;         // every query row of the item sees every key
   std::int32_t segment = 0;  // canonical segment, 0 if there are none
   bool custom_mask = false;  // some key belongs to a block with a custom mask
   const void** k_rows = nullptr;

@@ -81,8 +81,8 @@ struct Layer {
   int dim_qk = 0, dim_vo = 0;
   int pad_qk = 0, pad_vo = 0;  // rounded up to lanes
   bool softmax = true;
-  bool ranged = false;         // causal or window: rows have a first and last visible position
-  bool natural_logits = false; // some hook wants logits in natural units before the softmax
+  bool ranged = false;           // causal or window: rows have a first and last visible position
+  bool natural_logits = false;   // some hook wants logits in natural units before the softmax
   bool values_are_keys = false;  // V is the same memory as K: convert once
   bool may_stream = false;       // nothing but the dot product happens between K, logits and V
 

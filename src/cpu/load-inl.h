@@ -59,7 +59,8 @@ struct LoadF16 {
     const DU du;
     const VU x = hn::PromoteTo(du, hn::LoadU(hn::Rebind<std::uint16_t, DF>(), p));
     const VU special = hn::Set(du, 0x7C00U);
-    const VU inf = hn::IfThenElseZero(hn::Eq(hn::And(x, special), special), hn::Set(du, 0x7F800000U));
+    const VU inf =
+        hn::IfThenElseZero(hn::Eq(hn::And(x, special), special), hn::Set(du, 0x7F800000U));
     return hn::BitCast(DF(), hn::Or(hn::BitCast(du, widen_small<5, 10>(x)), inf));
 #endif
   }
@@ -82,7 +83,8 @@ struct LoadE5M2 {
     const DU du;
     const VU x = hn::PromoteTo(du, hn::LoadU(hn::Rebind<std::uint8_t, DF>(), p));
     const VU special = hn::Set(du, 0x7CU);
-    const VU inf = hn::IfThenElseZero(hn::Eq(hn::And(x, special), special), hn::Set(du, 0x7F800000U));
+    const VU inf =
+        hn::IfThenElseZero(hn::Eq(hn::And(x, special), special), hn::Set(du, 0x7F800000U));
     return hn::BitCast(DF(), hn::Or(hn::BitCast(du, widen_small<5, 2>(x)), inf));
   }
 };

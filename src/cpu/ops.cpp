@@ -69,9 +69,10 @@ class CpuOperations final : public Operations {
         float* a = buffers.a.data();
         float result = device::neg_inf();
         for (std::int64_t i = 0; i < states; ++i) {
-          const auto* source = static_cast<const char*>(o_states.data) +
-                               (row * o_states.strides[0] + i * o_states.strides[1] +
-                                h * o_states.strides[2]) * size_of(o_states.dtype);
+          const auto* source =
+              static_cast<const char*>(o_states.data) +
+              (row * o_states.strides[0] + i * o_states.strides[1] + h * o_states.strides[2]) *
+                  size_of(o_states.dtype);
           const float other = static_cast<const float*>(
               lse_states.data)[row * lse_states.strides[0] + i * lse_states.strides[1] +
                                h * lse_states.strides[2]];
@@ -118,9 +119,10 @@ class CpuOperations final : public Operations {
     const auto write = [&](const Tensor& source, const Tensor& cache, std::int64_t token,
                            std::int64_t head, float scale, Buffers& buffers) {
       const int dim = static_cast<int>(source.shape[2]);
-      const std::int64_t offset = pages[static_cast<std::size_t>(token)] * cache.strides[0] +
-                                  at<std::int32_t>(positions, token) % page_size * cache.strides[token_axis] +
-                                  head * cache.strides[head_axis];
+      const std::int64_t offset =
+          pages[static_cast<std::size_t>(token)] * cache.strides[0] +
+          at<std::int32_t>(positions, token) % page_size * cache.strides[token_axis] +
+          head * cache.strides[head_axis];
       char* target = static_cast<char*>(cache.data) + offset * size_of(cache.dtype);
       const char* row = row_at(source, token, head);
       if (source.dtype == cache.dtype && scale == 1.0F) {
@@ -135,13 +137,14 @@ class CpuOperations final : public Operations {
         store_element(cache.dtype, target, i, static_cast<double>(values[i]) / scale, overflow);
       }
     };
-    for_rows(k.shape[0], heads * (k.shape[2] + v.shape[2]), [&](std::int64_t token, Buffers& buffers) {
-      if (pages[static_cast<std::size_t>(token)] < 0) return;
-      for (std::int64_t h = 0; h < heads; ++h) {
-        write(k, k_cache, token, h, k_scale, buffers);
-        write(v, v_cache, token, h, v_scale, buffers);
-      }
-    });
+    for_rows(k.shape[0], heads * (k.shape[2] + v.shape[2]),
+             [&](std::int64_t token, Buffers& buffers) {
+               if (pages[static_cast<std::size_t>(token)] < 0) return;
+               for (std::int64_t h = 0; h < heads; ++h) {
+                 write(k, k_cache, token, h, k_scale, buffers);
+                 write(v, v_cache, token, h, v_scale, buffers);
+               }
+             });
   }
 
   void apply_rope(const Tensor& x, const Tensor& positions, const RopeSpec& rope, const Tensor& out,
@@ -193,9 +196,11 @@ class CpuOperations final : public Operations {
                               std::int64_t num_pages) {
     const std::int32_t request = at<std::int32_t>(batch_indices, token);
     if (request == -1) return -1;
-    const auto refuse = [token](const char* field, std::int64_t value, const std::string& expected) {
-      throw Error(ErrorCode::kInvalidArgument, std::string(field) + "[" + std::to_string(token) + "]",
-                  std::to_string(value), expected);
+    const auto refuse = [token](const char* field, std::int64_t value,
+                                const std::string& expected) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  std::string(field) + "[" + std::to_string(token) + "]", std::to_string(value),
+                  expected);
     };
     const std::int64_t requests = page_indptr.shape[0] - 1;
     if (request < 0 || request >= requests) {

@@ -22,9 +22,11 @@ std::vector<double> rope_frequencies(const RopeSpec& spec, std::int32_t head_dim
       f /= spec.factor;
     } else if (spec.scaling == RopeScalingKind::kLlama31) {
       // Long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
-      const double turns = static_cast<double>(spec.original_max_position) * f / (2.0 * std::numbers::pi);
+      const double turns =
+          static_cast<double>(spec.original_max_position) * f / (2.0 * std::numbers::pi);
       const double kept = std::clamp(
-          (turns - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor), 0.0, 1.0);
+          (turns - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor), 0.0,
+          1.0);
       f = (1.0 - kept) * f / spec.factor + kept * f;
     }
     frequency[i] = f;
@@ -43,7 +45,8 @@ RopeTable::RopeTable(const RopeSpec& spec, std::int32_t head_dim, std::int64_t p
     float* out = table.data();
     for (std::int64_t row = 0; row < count; ++row, out += 2 * half_) {
       for (int i = 0; i < half_; ++i) {
-        const double angle = static_cast<double>(row * step) * frequency_[static_cast<std::size_t>(i)];
+        const double angle =
+            static_cast<double>(row * step) * frequency_[static_cast<std::size_t>(i)];
         out[i] = static_cast<float>(std::cos(angle));
         out[half_ + i] = static_cast<float>(std::sin(angle));
       }

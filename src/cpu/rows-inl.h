@@ -17,7 +17,8 @@ inline void scale_row(const float* src, float factor, int dim, float* dst) {
   const DF df;
   const VF f = hn::Set(df, factor);
   int i = 0;
-  for (; i + kLanes <= dim; i += kLanes) hn::StoreU(hn::Mul(hn::LoadU(df, src + i), f), df, dst + i);
+  for (; i + kLanes <= dim; i += kLanes)
+    hn::StoreU(hn::Mul(hn::LoadU(df, src + i), f), df, dst + i);
   for (; i < dim; ++i) dst[i] = src[i] * factor;
 }
 

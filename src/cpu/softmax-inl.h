@@ -80,8 +80,10 @@ HWY_INLINE void for_each_logit(const TileStep& t, const LogitParams& params, Hoo
   const DF df;
   const DI di;
   for (int row = 0; row < t.num_rows; row += kLanes) {
-    const RowParams p{params.soft_cap, params.sigmoid_bias,
-                      {params.slopes == nullptr ? hn::Zero(df) : hn::LoadU(df, params.slopes + row)}};
+    const RowParams p{
+        params.soft_cap,
+        params.sigmoid_bias,
+        {params.slopes == nullptr ? hn::Zero(df) : hn::LoadU(df, params.slopes + row)}};
     const VI row_pos =
         params.row_pos == nullptr ? hn::Zero(di) : hn::LoadU(di, params.row_pos + row);
     for (int key = 0; key < t.num_keys; ++key) {
@@ -97,12 +99,13 @@ HWY_INLINE void for_each_logit(const TileStep& t, const LogitParams& params, Hoo
 inline void scale_tile(const TileStep& t, const LogitParams& params) {
   const float scale = params.scale;
   if (params.soft_cap > 0.0F) {
-    for_each_logit(t, params, [scale](F32s s, const auto& site, const RowParams& p, int, int) HWY_ATTR {
-      return SoftCap::logits(s * scale, site, p);
-    });
-  } else {
     for_each_logit(t, params,
-                   [scale](F32s s, const auto&, const RowParams&, int, int) HWY_ATTR { return s * scale; });
+                   [scale](F32s s, const auto& site, const RowParams& p, int, int)
+                       HWY_ATTR { return SoftCap::logits(s * scale, site, p); });
+  } else {
+    for_each_logit(t, params, [scale](F32s s, const auto&, const RowParams&, int, int) HWY_ATTR {
+      return s * scale;
+    });
   }
 }
 
@@ -114,13 +117,15 @@ inline void alibi_tile(const TileStep& t, const LogitParams& params) {
 
 inline void sigmoid_tile(const TileStep& t, const LogitParams& params) {
   const bool masked = t.row_lo != nullptr;
-  for_each_logit(t, params, [&](F32s s, const auto& site, const RowParams& p, int row, int key) HWY_ATTR {
-    F32s w = Sigmoid::weight(s, site, p);
-    // A masked logit is -inf or lies outside the row's range; its weight is exactly 0.
-    w.v = hn::IfThenZeroElse(hn::Eq(s.v, minus_infinity()), w.v);
-    if (masked) w.v = hn::IfThenElseZero(visible_rows(t, row, t.key_pos[key]), w.v);
-    return w;
-  });
+  for_each_logit(t, params,
+                 [&](F32s s, const auto& site, const RowParams& p, int row, int key) HWY_ATTR {
+                   F32s w = Sigmoid::weight(s, site, p);
+                   // A masked logit is -inf or lies outside the row's range; its weight is exactly
+                   // 0.
+                   w.v = hn::IfThenZeroElse(hn::Eq(s.v, minus_infinity()), w.v);
+                   if (masked) w.v = hn::IfThenElseZero(visible_rows(t, row, t.key_pos[key]), w.v);
+                   return w;
+                 });
 }
 
 }  // namespace plait::cpu::HWY_NAMESPACE

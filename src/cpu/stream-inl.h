@@ -2,7 +2,8 @@
 //
 // Decode: a few query rows against keys that all of them see. K and V are read once, straight
 // from the cache; while one block of K is scored, the block's V is fetched, and while its V is
-// folded in, the next block's K. Pages are scattered and short, so the hardware prefetcher does not help.
+// folded in, the next block's K. Pages are scattered and short, so the hardware prefetcher does not
+// help.
 #if defined(PLAIT_CPU_STREAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PLAIT_CPU_STREAM_INL_H_
 #undef PLAIT_CPU_STREAM_INL_H_
@@ -149,8 +150,8 @@ HWY_INLINE float softmax_block(float* s, float& m, float& l) {
   VF max = hn::Set(df, m);
   for (int i = 0; i < kStreamBlock; i += kLanes) max = hn::Max(max, hn::LoadU(df, s + i));
   max = hn::MaxOfLanes(df, max);
-  const VF base = hn::IfThenZeroElse(
-      hn::Eq(max, hn::Set(df, -std::numeric_limits<float>::infinity())), max);
+  const VF base =
+      hn::IfThenZeroElse(hn::Eq(max, hn::Set(df, -std::numeric_limits<float>::infinity())), max);
   VF sum = hn::Zero(df);
   for (int i = 0; i < kStreamBlock; i += kLanes) {
     const VF p = exp2_nonpositive(hn::Sub(hn::LoadU(df, s + i), base));

@@ -39,11 +39,11 @@ using VariantVectorHook = void (*)(float* x, device::i32 dim, device::i32 reques
                                    device::i32 head, const VariantParams& params);
 
 struct VariantTable {
-  device::i32 abi;       // kVariantAbi
-  device::i32 reduction; // device::ReductionKind
-  VariantTileHook logits;   // null hooks are absent
+  device::i32 abi;         // kVariantAbi
+  device::i32 reduction;   // device::ReductionKind
+  VariantTileHook logits;  // null hooks are absent
   VariantTileHook visible;
-  VariantTileHook weight;   // kSum: in place, masked logits (-inf) give 0
+  VariantTileHook weight;  // kSum: in place, masked logits (-inf) give 0
   VariantVectorHook query;
   VariantVectorHook key;
   VariantVectorHook output;

@@ -1,0 +1,269 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "cpu/compile_cache.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "plait/error.h"
+
+extern char** environ;
+
+namespace plait::cpu {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kFlags = {
+#if defined(__aarch64__)
+    "-mcpu=native",
+#else
+    "-march=native",
+#endif
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math"};
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : value;
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// Runs a program without a shell; returns its exit status, or -1 if it did not start. What it
+/// prints goes to `log`.
+int run_program(const std::vector<std::string>& arguments, const fs::path& log) {
+  std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  pid_t pid = 0;
+  const int error = posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) return -1;
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return -1;
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// A private directory, removed at the end.
+class TemporaryDirectory {
+ public:
+  explicit TemporaryDirectory(const fs::path& parent) {
+    std::string pattern = (parent / "build.tmp.XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) {
+      throw Error(ErrorCode::kIo, "cache directory", parent.string(),
+                  std::string("a directory that can be written (") + std::strerror(errno) + ")");
+    }
+    path_ = pattern;
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const fs::path& path() const noexcept { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// -march=native means something else on every processor.
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  std::string text;
+  while (std::getline(info, line) && !line.empty()) {
+    for (const char* field : {"vendor_id", "model", "flags", "Features", "CPU part"}) {
+      if (line.rfind(field, 0) == 0) text += line + "\n";
+    }
+  }
+  return text;
+}
+
+std::string hex(const XXH128_hash_t& hash) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return text;
+}
+
+/// The cache directory if it is this user's alone, else empty.
+fs::path cache_directory() {
+  fs::path directory = environment("PLAIT_CACHE_DIR");
+  if (directory.empty() && !environment("XDG_CACHE_HOME").empty()) {
+    directory = fs::path(environment("XDG_CACHE_HOME")) / "plait";
+  }
+  if (directory.empty() && !environment("HOME").empty()) {
+    directory = fs::path(environment("HOME")) / ".cache" / "plait";
+  }
+  if (directory.empty()) return {};
+  std::error_code error;
+  if (directory.has_parent_path()) fs::create_directories(directory.parent_path(), error);
+  mkdir(directory.c_str(), 0700);
+  struct stat info {};
+  // Machine code is executed: nobody else may be able to put some here.
+  if (stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid() ||
+      (info.st_mode & 022) != 0 || access(directory.c_str(), R_OK | W_OK | X_OK) != 0) {
+    return {};
+  }
+  return fs::absolute(directory, error);
+}
+
+fs::path compile(const CompileUnit& unit, const std::string& compiler, const fs::path& directory) {
+  std::vector<std::string> arguments{compiler};
+  for (const char* flag : kFlags) arguments.emplace_back(flag);
+  const fs::path output = directory / "variant.so";
+  for (const auto& [name, text] : unit.headers) {
+    const fs::path path = directory / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  std::ofstream(directory / "variant.cpp", std::ios::binary) << unit.source;
+  arguments.push_back("-I" + directory.string());
+  arguments.emplace_back("-o");
+  arguments.push_back(output.string());
+  arguments.push_back((directory / "variant.cpp").string());
+  const int status = run_program(arguments, directory / "log");
+  if (status != 0) {
+    throw Error(ErrorCode::kCompile, "variant.source", "a source that " + compiler + " refuses",
+                "one that compiles; the log:\n" + read_text(directory / "log"));
+  }
+  return output;
+}
+
+/// dlopen of a library that is complete; null otherwise.
+void* open_library(const fs::path& path, const char** why) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) *why = dlerror();
+  return library;
+}
+
+/// An entry is the library followed by the hash of its bytes, which the loader ignores.
+constexpr std::size_t kTrailer = 32;
+
+bool is_intact(const fs::path& path) {
+  const std::string bytes = read_text(path);
+  if (bytes.size() < kTrailer) return false;
+  const std::size_t body = bytes.size() - kTrailer;
+  return bytes.compare(body, kTrailer, hex(XXH3_128bits(bytes.data(), body))) == 0;
+}
+
+void seal(const fs::path& path) {
+  const std::string bytes = read_text(path);
+  std::ofstream(path, std::ios::binary | std::ios::app)
+      << hex(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+/// Held while a key is compiled, so that processes compile it once. Freed by the system if its
+/// holder dies; where files cannot be locked, work is merely repeated.
+class KeyLock {
+ public:
+  explicit KeyLock(const fs::path& path)
+      : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+    if (file_ >= 0) {
+      while (flock(file_, LOCK_EX) != 0 && errno == EINTR) {
+      }
+    }
+  }
+  ~KeyLock() {
+    if (file_ >= 0) close(file_);
+  }
+  KeyLock(const KeyLock&) = delete;
+  KeyLock& operator=(const KeyLock&) = delete;
+
+ private:
+  int file_;
+};
+
+std::string identity(const CompileUnit& unit, const std::string& compiler,
+                     const std::string& version) {
+  std::string text = compiler + '\0' + version + '\0' + processor() + '\0';
+  for (const char* flag : kFlags) (text += flag) += '\0';
+  for (const auto& [name, body] : unit.headers) {
+    (text += name) += '\0';
+    (text += body) += '\0';
+  }
+  text += unit.source;
+  return "variant-" + hex(XXH3_128bits(text.data(), text.size()));
+}
+
+}  // namespace
+
+std::string find_compiler() {
+  const std::string chosen = environment("PLAIT_CXX");
+  if (!chosen.empty()) return chosen;
+  const std::string search = environment("PATH");
+  for (const char* name : {"c++", "g++", "clang++"}) {
+    std::istringstream directories(search);
+    std::string directory;
+    while (std::getline(directories, directory, ':')) {
+      const std::string path = (directory.empty() ? "." : directory) + "/" + name;
+      if (access(path.c_str(), X_OK) == 0) return path;
+    }
+  }
+  throw Error(ErrorCode::kBackend, "compiler", "none on PATH",
+              "c++, g++ or clang++ on PATH, or PLAIT_CXX, to compile a variant for the CPU");
+}
+
+void* load_compiled(const CompileUnit& unit) {
+  const std::string compiler = find_compiler();
+  const fs::path cache = cache_directory();
+  const TemporaryDirectory scratch(cache.empty() ? fs::temp_directory_path() : cache);
+  if (run_program({compiler, "--version"}, scratch.path() / "version") != 0) {
+    throw Error(ErrorCode::kBackend, "compiler", compiler, "a C++ compiler that answers --version");
+  }
+  const char* why = "";
+  if (cache.empty()) {
+    void* library = open_library(compile(unit, compiler, scratch.path()), &why);
+    if (library == nullptr) throw Error(ErrorCode::kBackend, "variant library", "an error", why);
+    return library;
+  }
+  const std::string name = identity(unit, compiler, read_text(scratch.path() / "version"));
+  const fs::path entry = cache / (name + ".so");
+  const KeyLock lock(cache / (name + ".lock"));
+  if (is_intact(entry)) {
+    if (void* library = open_library(entry, &why)) return library;
+  }
+  const fs::path built = compile(unit, compiler, scratch.path());
+  seal(built);
+  std::error_code error;
+  fs::rename(built, entry, error);
+  void* library = open_library(error ? built : entry, &why);
+  if (library == nullptr) throw Error(ErrorCode::kBackend, "variant library", "an error", why);
+  return library;
+}
+
+}  // namespace plait::cpu
