@@ -29,7 +29,8 @@ struct Capacity {
   std::int64_t max_requests = 0;
   std::int64_t max_query_rows = 0;  // sum of qo_len over a batch
   std::int64_t max_kv_tokens = 0;   // longest kv_len of one request
-  std::int64_t max_row_blocks = 0;  // over all views; 0: max_requests
+  std::int64_t max_row_blocks = 0;  // over all views, times num_kv_heads if a view has a head axis;
+                                    // 0: max_requests * max_views
   std::int32_t max_views = 1;
   std::int32_t min_kv_chunk =
       0;                    // smallest kv_chunk that kFixedChunk plans will use; 0: no such plans

@@ -35,6 +35,10 @@ struct PlanTarget {
   std::int32_t num_workers = 1;  // persistent CTAs, or threads
   std::int32_t num_classes = 1;  // ascending q_tile
   std::array<TileClass, device::kMaxClasses> classes{};
+  /// True: a worker executes its lists of all classes one after the other (CPU threads), and loads
+  /// are balanced over the classes together. False: classes run side by side (forked branches), and
+  /// each gets its own share of num_workers, at least one if it has work.
+  bool shared_workers = false;
   std::int32_t segment_tokens = 1024;  // canonical segments, a multiple of canonical.kv_tile
   TileClass canonical;                 // the one tile family of batch_invariant plans
 };

@@ -91,7 +91,8 @@ struct RowBlock {
   i32 mask_row_bits;  // bits from one query row to the next
   i32 mask_pos_base;  // logical position of bit 0 of a row; keys before it are visible to the mask
   i32 rope_k_begin;   // k_rope_positions[rope_k_begin + logical position]
-  i32 reserved;
+  i32 segment_base;   // canonical coordinate of slot 0: tokens of the outer views of these rows
+                      // (equals base_pos for blocks without positions)
 };
 
 /// A range of slots of one row block. Within [full_begin, full_end) every row of the item sees
@@ -108,9 +109,13 @@ struct Piece {
 ///
 /// Canonical segments (segment_tokens = S > 0): the state of a row is the left fold, in order of
 /// position, of the states over [0, S), [S, 2S) ... of logical position (of slot for
-/// kBlockHasPositions), and KV tiles begin at multiples of kv_tile of the same coordinate. An item
-/// covers either everything from the first segment on, folding in fp32 as it goes, or exactly one
-/// segment; both give the same bits.
+/// kBlockHasPositions; in general of segment_base + slot), and KV tiles begin at multiples of
+/// kv_tile of the same coordinate: a tile may take keys from two pieces. An item covers either a
+/// number of segments from the first one that its rows see on, folding in fp32 as it goes, or
+/// exactly one segment; both give the same bits. A segment ends where the coordinate reaches a
+/// multiple of S.
+///
+/// num_pieces == 0: rows that see no key; the item writes o = 0, lse = -inf.
 struct Run {
   i32 fused_row_begin, num_fused_rows;
   i32 head_begin, head_count;

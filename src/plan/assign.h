@@ -1,0 +1,45 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Items to workers: longest first, to the least loaded, ties by stable id.
+#pragma once
+
+#include "plan/task.h"
+
+namespace plait::planning {
+
+/// Heads [first, first + count) of a run, given to a worker.
+struct Assigned {
+  i32 worker;
+  i32 run;
+  i32 first;
+  i32 count;
+};
+
+struct AssignJob {
+  const i64* cost = nullptr;    // per item, of every run of the group
+  const i32* count = nullptr;   // items of every run
+  const i32* runs = nullptr;    // the runs to assign, ascending
+  i32 num_runs = 0;
+  i32 num_workers = 1;
+  bool balance = true;
+};
+
+struct AssignScratch {
+  i32* order = nullptr;   // [runs]
+  i64* loads = nullptr;   // [workers]
+  i32* heap = nullptr;    // [workers]
+};
+
+struct AssignResult {
+  i32 num_assigned = 0;
+  i64 num_items = 0;
+  i64 total_load = 0;
+  i64 largest_load = 0;
+  i64 largest_item = 0;
+};
+
+/// Appends to `out` (room for every item). Guarantee with `balance`:
+/// largest_load <= total_load / C + (1 - 1/C) * largest_item.
+AssignResult assign(const AssignJob& job, const AssignScratch& scratch, Assigned* out);
+
+}  // namespace plait::planning

@@ -1,0 +1,207 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "plan/blob.h"
+
+#include <string>
+
+#include "plait/error.h"
+
+namespace plait::planning {
+namespace {
+
+/// The part of coordinates [begin, end) that one row block holds, as a piece.
+bool make_piece(const RowBlock& block, i32 record, i64 base, Range range, const Task& task,
+                device::Piece* piece) {
+  const i64 begin = std::max<i64>(range.begin - base, 0);
+  const i64 end = std::min<i64>(range.end - base, block.num_slots);
+  if (begin >= end) return false;
+  const i64 full_begin = std::max(begin, task.full_begin - base);
+  const i64 full_end = std::min(end, task.full_end - base);
+  piece->block = record;
+  piece->kv_begin = static_cast<i32>(begin);
+  piece->kv_end = static_cast<i32>(end);
+  piece->full_begin = static_cast<i32>(full_begin < full_end ? full_begin : begin);
+  piece->full_end = static_cast<i32>(full_begin < full_end ? full_end : begin);
+  return true;
+}
+
+/// Pieces of a canonical item, outermost view first.
+i32 canonical_pieces(const BatchFacts& batch, const Task& task, Range range,
+                     device::Piece* pieces) {
+  std::array<i32, kMaxViews> chain{};
+  const i32 domain = task.head / batch.domain_heads;
+  i32 record = task.block;
+  std::size_t depth = 0;
+  while (true) {
+    chain[depth++] = record;
+    const i32 view = batch.blocks[record].view;
+    const i32 parent = batch.parents[record];
+    if (view == 0 || parent < 0) break;
+    record = batch.record(static_cast<std::size_t>(view) - 1, parent, domain);
+  }
+  i32 count = 0;
+  while (depth-- > 0) {
+    const RowBlock& block = batch.blocks[chain[depth]];
+    if (make_piece(block, chain[depth], block.segment_base, range, task, pieces + count)) ++count;
+  }
+  return count;
+}
+
+/// Visits the intervals of fused rows whose list of contributing tasks is constant, in row order.
+template <class Visit>
+void sweep(const TaskList& list, const i32* begin, std::size_t views, Visit visit) {
+  std::array<i32, kMaxViews> cursor{};
+  for (std::size_t v = 0; v < views; ++v) cursor[v] = begin[v];
+  i32 x = 0;
+  while (true) {
+    std::array<Task*, kMaxViews> active{};
+    std::size_t count = 0;
+    i64 next = INT64_MAX;
+    for (std::size_t v = 0; v < views; ++v) {
+      while (cursor[v] < begin[v + 1]) {
+        Task& t = list.tasks[cursor[v]];
+        if (t.fused_begin + t.num_fused > x) break;
+        ++cursor[v];
+      }
+      if (cursor[v] == begin[v + 1]) continue;
+      Task& t = list.tasks[cursor[v]];
+      if (t.fused_begin <= x) {
+        active[count++] = &t;
+        next = std::min<i64>(next, i64{t.fused_begin} + t.num_fused);
+      } else {
+        next = std::min<i64>(next, t.fused_begin);
+      }
+    }
+    if (next == INT64_MAX) return;
+    if (count > 0 && (active[0]->needs_state != 0 || active[0]->num_chunks > 1)) {
+      visit(x, static_cast<i32>(next), active.data(), count);
+    }
+    x = static_cast<i32>(next);
+  }
+}
+
+}  // namespace
+
+void BlobWriter::overflow(i64 need) const {
+  throw Error(ErrorCode::kInternal, "plan words", std::to_string(need),
+              "at most the proven bound, " + std::to_string(capacity_));
+}
+
+RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
+                      BlobWriter& blob, Scratch& scratch) {
+  RunSection section;
+  i64 runs = 0;
+  i64 most_pieces = 0;
+  const i64 pieces_per_item = group.canonical() ? static_cast<i64>(batch.num_views()) : 1;
+  for (i32 i = 0; i < list.count; ++i) {
+    runs += list.tasks[i].num_chunks;
+    most_pieces += list.tasks[i].num_chunks * pieces_per_item;
+  }
+  section.num_runs = static_cast<i32>(runs);
+  section.num_items = runs * batch.domain_heads;
+  section.run_offset = blob.open<device::Run>(runs);
+  section.piece_offset = blob.open<device::Piece>(most_pieces);
+  device::Run* run = blob.at<device::Run>(section.run_offset);
+  device::Piece* const pieces = blob.at<device::Piece>(section.piece_offset);
+  const i32 heads = batch.domain_heads;
+  i32 index = 0;
+  i32 num_pieces = 0;
+  i64 state_row = 0;
+  for (i32 i = 0; i < list.count; ++i) {
+    Task& task = list.tasks[i];
+    const TileClass& tile = group.classes[static_cast<std::size_t>(task.tile_class)];
+    const bool state = task.needs_state != 0 || task.num_chunks > 1;
+    task.first_run = index;
+    for (i32 c = 0; c < task.num_chunks; ++c, ++run, ++index) {
+      const Range range = chunk_range(group, task, c);
+      i32 count = 0;
+      if (range.begin < range.end) {
+        if (group.canonical()) {
+          count = canonical_pieces(batch, task, range, pieces + num_pieces);
+        } else {
+          count = make_piece(batch.blocks[task.block], task.block, 0, range, task,
+                             pieces + num_pieces)
+                      ? 1
+                      : 0;
+        }
+      }
+      const i64 cost = item_cost(tile, range.end - range.begin, state ? task.num_fused : 0);
+      run->fused_row_begin = task.fused_begin;
+      run->num_fused_rows = task.num_fused;
+      run->head_begin = task.head;
+      run->head_count = heads;
+      run->piece_begin = num_pieces;
+      run->num_pieces = count;
+      run->state_begin = state ? static_cast<i32>(state_row) : -1;
+      run->merge_begin = 0;
+      run->num_merges = 0;
+      run->cost = saturate(cost);
+      run->reserved[0] = 0;
+      run->reserved[1] = 0;
+      if (state) {
+        state_row += i64{task.num_fused} * heads;
+        section.partial_states += heads;
+      }
+      num_pieces += count;
+      scratch.run_cost[index] = cost;
+      scratch.run_count[index] = heads;
+      scratch.run_class[index] = static_cast<std::uint8_t>(task.tile_class);
+    }
+  }
+  // Canonical items rarely have a piece in every view: zero what was opened and not used.
+  for (i64 p = num_pieces; p < most_pieces; ++p) pieces[p] = device::Piece{};
+  section.num_pieces = num_pieces;
+  section.state_rows = state_row;
+  return section;
+}
+
+MergeSection write_merges(const BatchFacts& batch, const TaskList& list, const RunSection& runs,
+                          BlobWriter& blob) {
+  MergeSection section;
+  const std::size_t views = batch.num_views();
+  i64 merges = 0;
+  i64 refs = 0;
+  for (i32 domain = 0; domain < batch.num_domains; ++domain) {
+    sweep(list, list.domain_views(domain, views), views,
+          [&](i32, i32, Task* const* tasks, std::size_t count) {
+            ++merges;
+            for (std::size_t i = 0; i < count; ++i) refs += tasks[i]->num_chunks;
+          });
+  }
+  section.num_merges = static_cast<i32>(merges);
+  section.num_refs = static_cast<i32>(refs);
+  section.num_counters = static_cast<i32>(merges * batch.domain_heads);
+  section.merge_offset = blob.open<device::Merge>(merges);
+  section.ref_offset = blob.open<device::StateRef>(refs);
+  device::Merge* const merge = blob.at<device::Merge>(section.merge_offset);
+  device::StateRef* const ref = blob.at<device::StateRef>(section.ref_offset);
+  device::Run* const run = blob.at<device::Run>(runs.run_offset);
+  i32 m = 0;
+  i32 r = 0;
+  for (i32 domain = 0; domain < batch.num_domains; ++domain) {
+    sweep(list, list.domain_views(domain, views), views,
+          [&](i32 begin, i32 end, Task* const* tasks, std::size_t count) {
+            device::Merge& out = merge[m];
+            out.fused_row_begin = begin;
+            out.num_fused_rows = end - begin;
+            out.head_begin = domain * batch.domain_heads;
+            out.head_count = batch.domain_heads;
+            out.ref_begin = r;
+            out.counter_begin = m * batch.domain_heads;
+            out.reserved = 0;
+            for (std::size_t i = 0; i < count; ++i) {
+              const Task& task = *tasks[i];
+              for (i32 c = 0; c < task.num_chunks; ++c) {
+                device::Run& from = run[task.first_run + c];
+                if (from.num_merges == 0) from.merge_begin = m;
+                ++from.num_merges;
+                ref[r++] = {from.state_begin + (begin - task.fused_begin), task.num_fused};
+              }
+            }
+            out.num_refs = r - out.ref_begin;
+            ++m;
+          });
+  }
+  return section;
+}
+
+}  // namespace plait::planning

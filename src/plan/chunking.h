@@ -1,0 +1,33 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Into how many items a task is cut.
+#pragma once
+
+#include "plan/task.h"
+
+namespace plait::planning {
+
+/// What a way of cutting needs of the budgets.
+struct CutSize {
+  i64 runs = 0;
+  i64 state_rows = 0;
+};
+
+/// Marks tasks whose rows get states from several views (or all of them, if nothing may write
+/// through). Must run before cutting.
+void mark_shared_rows(const GroupFacts& group, const BatchFacts& batch, TaskList& list);
+
+/// Sum of task costs as they are, times their heads.
+i64 total_cost(const BatchFacts& batch, const TaskList& list);
+
+/// One item per task.
+CutSize cut_unsplit(const GroupFacts& group, const BatchFacts& batch, TaskList& list);
+
+/// Items of exactly policy.kv_chunk slots, counted from slot 0.
+CutSize cut_fixed(const GroupFacts& group, const BatchFacts& batch, TaskList& list);
+
+/// Items of about `limit` cost at most. Returns the need, which the caller compares with the
+/// bounds before it uses the cut.
+CutSize cut_to_limit(const GroupFacts& group, const BatchFacts& batch, TaskList& list, i64 limit);
+
+}  // namespace plait::planning

@@ -1,0 +1,132 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "plan/task.h"
+#include "plan/visibility.h"
+
+namespace plait::planning {
+namespace {
+
+/// Smallest class that holds `rows` fused rows, else the largest.
+i32 class_of(const GroupFacts& group, i64 rows) {
+  i32 c = 0;
+  while (c + 1 < group.num_classes && group.classes[static_cast<std::size_t>(c)].q_tile < rows) ++c;
+  return c;
+}
+
+/// The class of every tile when tile_per_item is off.
+i32 average_class(const GroupFacts& group, const BatchFacts& batch) {
+  i64 blocks = 0;
+  const View& view = batch.batch->views.back();
+  for (std::size_t b = 0; b + 1 < view.row_indptr.size(); ++b) {
+    blocks += view.row_indptr[b + 1] > view.row_indptr[b] ? 1 : 0;
+  }
+  const i64 rows = batch.counts.total_q * group.group_size;
+  return class_of(group, blocks == 0 ? 1 : (rows + blocks - 1) / blocks);
+}
+
+i32 align_down(i32 value, i32 granule) { return value - value % granule; }
+
+/// True if the rows of a tile are covered by the tasks of one outer view.
+bool covered(const Task* begin, const Task* end, const Task*& cursor, i32 first, i32 last) {
+  if (cursor < begin) cursor = begin;
+  while (cursor < end && cursor->fused_begin + cursor->num_fused <= first) ++cursor;
+  const Task* t = cursor;
+  i32 reached = first;
+  while (t < end && t->fused_begin <= reached && reached < last) {
+    reached = std::max(reached, t->fused_begin + t->num_fused);
+    ++t;
+  }
+  return reached >= last;
+}
+
+struct Builder {
+  const GroupFacts& group;
+  const BatchFacts& batch;
+  TaskList& list;
+  i32 fixed_class;  // -1: per tile
+
+  void block_tasks(const RowBlock& block, i32 record, i32 head, bool keep_empty) {
+    if (block.num_rows == 0) return;
+    const i32 g = group.group_size;
+    const i32 end = (block.row_begin + block.num_rows) * g;
+    i32 fused = block.row_begin * g;
+    TileRows rows(group, batch, block);
+    while (fused < end) {
+      const i32 left = end - fused;
+      const i32 c = fixed_class >= 0 ? fixed_class : class_of(group, left);
+      const TileClass& tile = group.classes[static_cast<std::size_t>(c)];
+      i32 count = std::min(left, tile.q_tile);
+      i32 row_end = (fused + count + g - 1) / g;
+      const i32 asked = row_end;
+      const PositionRange positions = rows.positions(fused / g, row_end);
+      if (row_end != asked) count = row_end * g - fused;
+      add(block, record, head, c, fused, count, positions, keep_empty);
+      fused += count;
+    }
+  }
+
+  void add(const RowBlock& block, i32 record, i32 head, i32 c, i32 fused, i32 count,
+           PositionRange positions, bool keep_empty) {
+    const VisibleSlots seen =
+        visible_slots(group, batch, block, visible_positions(*group.spec, positions));
+    if (seen.begin == seen.end && !keep_empty) return;
+    const std::size_t k = static_cast<std::size_t>(c);
+    Task& t = list.tasks[list.count++];
+    t.block = record;
+    t.fused_begin = fused;
+    t.num_fused = count;
+    t.kv_begin = align_down(seen.begin, group.granule[k]);
+    t.kv_end = seen.end;
+    t.full_begin = seen.full_begin;
+    t.full_end = seen.full_end;
+    t.head = head;
+    t.tile_class = c;
+    t.num_chunks = 1;
+    t.chunk = 0;
+    t.first_run = 0;
+    t.may_fold = 1;
+    t.needs_state = 0;
+    t.cost = item_cost(group.classes[k], t.tokens(), 0);
+  }
+};
+
+}  // namespace
+
+void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& list) {
+  const std::size_t views = batch.num_views();
+  Builder builder{group, batch, list,
+                  group.policy.tile_per_item ? -1 : average_class(group, batch)};
+  list.count = 0;
+  for (i32 domain = 0; domain < batch.num_domains; ++domain) {
+    i32* view_begin = list.view_begin + static_cast<std::size_t>(domain) * (views + 1);
+    for (std::size_t v = 0; v < views; ++v) {
+      view_begin[v] = list.count;
+      const bool last = v + 1 == views;
+      const i32 num_blocks = static_cast<i32>(batch.batch->views[v].row_indptr.size()) - 1;
+      for (i32 b = 0; b < num_blocks; ++b) {
+        const i32 record = batch.record(v, b, domain);
+        builder.block_tasks(batch.blocks[record], record, domain * batch.domain_heads, last);
+      }
+    }
+    view_begin[views] = list.count;
+    if (views > 1) drop_covered_empty_tasks(list, view_begin, views);
+  }
+}
+
+void drop_covered_empty_tasks(TaskList& list, i32* view_begin, std::size_t views) {
+  std::array<const Task*, kMaxViews> cursors{};
+  Task* out = list.tasks + view_begin[views - 1];
+  for (Task* t = out; t != list.tasks + list.count; ++t) {
+    bool drop = false;
+    if (t->kv_begin == t->kv_end) {
+      for (std::size_t v = 0; v + 1 < views && !drop; ++v) {
+        drop = covered(list.tasks + view_begin[v], list.tasks + view_begin[v + 1], cursors[v],
+                       t->fused_begin, t->fused_begin + t->num_fused);
+      }
+    }
+    if (!drop) *out++ = *t;
+  }
+  list.count = static_cast<i32>(out - list.tasks);
+  view_begin[views] = list.count;
+}
+
+}  // namespace plait::planning

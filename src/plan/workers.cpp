@@ -1,0 +1,133 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "plan/workers.h"
+
+namespace plait::planning {
+namespace {
+
+/// ceil(part / total * workers) without leaving 64 bits; part <= total, workers <= 2^20.
+i64 ceil_share(i64 part, i64 total, i64 workers) {
+  while (total >= i64{1} << 42) {
+    total >>= 1;
+    part >>= 1;
+  }
+  return (part * workers + total - 1) / total;
+}
+
+/// Workers of each class by its part of the cost: rounded up, so that a small class is never the
+/// last to finish; the class with most work gets what is left.
+void share_workers(const GroupFacts& group, const std::array<i64, device::kMaxClasses>& totals,
+                   std::array<ClassSummary, device::kMaxClasses>& classes) {
+  i64 total = 0;
+  std::size_t largest = 0;
+  const std::size_t count = static_cast<std::size_t>(group.num_classes);
+  for (std::size_t c = 0; c < count; ++c) {
+    total += totals[c];
+    if (totals[c] > totals[largest]) largest = c;
+  }
+  i32 left = group.num_workers;
+  for (std::size_t c = 0; c < count; ++c) {
+    if (classes[c].num_items == 0) continue;
+    if (c == largest) continue;
+    const i64 share = total == 0 ? 1 : ceil_share(totals[c], total, group.num_workers);
+    classes[c].num_workers = static_cast<i32>(std::max<i64>(share, 1));
+    left -= classes[c].num_workers;
+  }
+  if (classes[largest].num_items > 0) classes[largest].num_workers = std::max(left, 1);
+}
+
+}  // namespace
+
+WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, const Scratch& scratch) {
+  WorkerPlan plan;
+  const std::size_t count = static_cast<std::size_t>(group.num_classes);
+  std::array<i64, device::kMaxClasses> totals{};
+  std::array<i32, device::kMaxClasses> run_counts{};
+  for (i32 r = 0; r < num_runs; ++r) {
+    const std::size_t c = scratch.run_class[r];
+    ++run_counts[c];
+    plan.classes[c].num_items += scratch.run_count[r];
+    totals[c] += scratch.run_cost[r] * scratch.run_count[r];
+  }
+  Assigned* const out = static_cast<Assigned*>(scratch.assigned);
+  const AssignScratch assign_scratch{scratch.order, scratch.loads, scratch.heap};
+  AssignJob job;
+  job.cost = scratch.run_cost;
+  job.count = scratch.run_count;
+  job.runs = scratch.class_runs;
+  job.balance = group.policy.balance;
+  const bool together = group.target->shared_workers && count > 1;
+  if (!together) share_workers(group, totals, plan.classes);
+  for (std::size_t c = 0; c < (together ? 1 : count); ++c) {
+    i32* runs = scratch.class_runs;
+    if (together || run_counts[c] == num_runs) {
+      for (i32 r = 0; r < num_runs; ++r) runs[r] = r;
+      job.num_runs = num_runs;
+    } else {
+      if (run_counts[c] == 0) continue;
+      job.num_runs = 0;
+      for (i32 r = 0; r < num_runs; ++r) {
+        if (scratch.run_class[r] == c) runs[job.num_runs++] = r;
+      }
+    }
+    if (job.num_runs == 0) continue;
+    job.num_workers = together ? group.num_workers : plan.classes[c].num_workers;
+    const AssignResult result = assign(job, assign_scratch, out + plan.num_assigned);
+    plan.num_assigned += result.num_assigned;
+    plan.total_load += result.total_load;
+    plan.largest_load = std::max(plan.largest_load, result.largest_load);
+    plan.largest_item = std::max(plan.largest_item, result.largest_item);
+    if (!together) {
+      plan.classes[c].largest_load = result.largest_load;
+      plan.classes[c].largest_item = result.largest_item;
+    }
+  }
+  for (std::size_t c = 0; c < count; ++c) {
+    ClassSummary& summary = plan.classes[c];
+    summary.q_tile = group.classes[c].q_tile;
+    summary.total_load = totals[c];
+    if (together && summary.num_items > 0) {
+      summary.num_workers = group.num_workers;
+      summary.largest_load = plan.largest_load;  // of all classes together
+      summary.largest_item = plan.largest_item;
+    }
+  }
+  return plan;
+}
+
+void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch& scratch,
+                  BlobWriter& blob, device::GroupHeader& header) {
+  const Assigned* const assigned = static_cast<const Assigned*>(scratch.assigned);
+  header.num_classes = group.num_classes;
+  for (i32 c = 0; c < group.num_classes; ++c) {
+    const std::size_t k = static_cast<std::size_t>(c);
+    device::ClassHeader& out = header.classes[k];
+    out.q_tile = group.classes[k].q_tile;
+    out.kv_tile = group.classes[k].kv_tile;
+    out.num_workers = plan.classes[k].num_workers;
+    out.worker_offset = blob.open<i32>(i64{out.num_workers} + 1);
+    i32* const indptr = blob.at<i32>(out.worker_offset);
+    for (i32 w = 0; w <= out.num_workers; ++w) indptr[w] = 0;
+    i32 count = 0;
+    if (plan.classes[k].num_items > 0) {
+      for (i32 i = 0; i < plan.num_assigned; ++i) {
+        if (scratch.run_class[assigned[i].run] != c) continue;
+        ++indptr[assigned[i].worker + 1];
+        ++count;
+      }
+      for (i32 w = 0; w < out.num_workers; ++w) indptr[w + 1] += indptr[w];
+    }
+    out.num_slices = count;
+    out.slice_offset = blob.open<device::Slice>(count);
+    if (count == 0) continue;
+    device::Slice* const slices = blob.at<device::Slice>(out.slice_offset);
+    i32* const next = scratch.heap;
+    for (i32 w = 0; w < out.num_workers; ++w) next[w] = indptr[w];
+    for (i32 i = 0; i < plan.num_assigned; ++i) {
+      const Assigned& a = assigned[i];
+      if (scratch.run_class[a.run] != c) continue;
+      slices[next[a.worker]++] = {a.run, a.first, a.count};
+    }
+  }
+}
+
+}  // namespace plait::planning
