@@ -36,7 +36,7 @@ struct EngineOptions {
 };
 
 /// What a finished plan looks like, for logs and for `plait explain`. Loads are in the cost
-/// model's units (predicted nanoseconds).
+/// model's units, 1/16 of a predicted nanosecond.
 struct PlanSummary {
   std::int64_t num_items = 0;
   std::int64_t num_partial_states = 0;

@@ -150,9 +150,8 @@ i64 ViewPass::fill_list(i64 list, i64 base) const {
 /// Logical position after the last key of a list.
 i32 ViewPass::list_end(const RowBlock& record, i64 list) const {
   if (record.num_slots == 0 || view.positions.empty()) return record.base_pos + record.num_slots;
-  const i32 last_len = spec.kv_kind == KvKind::kPaged
-                           ? view.last_page_len[static_cast<std::size_t>(list)]
-                           : 1;
+  const i32 last_len =
+      spec.kv_kind == KvKind::kPaged ? view.last_page_len[static_cast<std::size_t>(list)] : 1;
   const i32 last_page = view.page_indptr[static_cast<std::size_t>(list) + 1] - 1;
   return view.positions[static_cast<std::size_t>(last_page)] + last_len;
 }
@@ -210,15 +209,15 @@ BatchCounts count_batch(const AttentionSpec& spec, const Batch& batch) {
     const i64 lists = num_blocks * (view.per_kv_head ? spec.num_kv_heads : 1);
     check_size(name(v, "page_indptr"), view.page_indptr.size(), lists + 1,
                view.per_kv_head ? "row blocks times KV heads + 1" : "row blocks + 1");
-    check_size(name(v, "last_page_len"), view.last_page_len.size(),
-               spec.kv_kind == KvKind::kRagged ? 0 : lists,
-               spec.kv_kind == KvKind::kRagged ? "none for ragged K and V"
-                                               : "one per list of pages");
+    check_size(
+        name(v, "last_page_len"), view.last_page_len.size(),
+        spec.kv_kind == KvKind::kRagged ? 0 : lists,
+        spec.kv_kind == KvKind::kRagged ? "none for ragged K and V" : "one per list of pages");
     counts.num_lists += lists;
     blocks += num_blocks;
     counts.per_kv_head |= view.per_kv_head;
     counts.has_positions |= view.positions_at_run || !view.positions.empty();
-    if (view.positions_at_run && batch.kv_len.empty()) {
+    if (view.positions_at_run && batch.kv_len.empty() && counts.num_requests > 0) {
       refuse("kv_len (length)", 0, "one per request when positions are known at run time only");
     }
   }
@@ -271,8 +270,7 @@ void resolve_view(const ViewPass& pass, const ViewPass* outer, bool* spans, i32*
         *spans = true;
       } else if (row_end - row_begin !=
                  request_end - batch.qo_indptr[static_cast<std::size_t>(request)]) {
-        if (!view.positions_at_run && view.positions.empty() &&
-            view.page_indptr.back() != 0) {
+        if (!view.positions_at_run && view.positions.empty() && view.page_indptr.back() != 0) {
           refuse(at(name(pass.index, "row_indptr"), b), row_begin,
                  "positions when a row block is a part of a request");
         }
@@ -318,8 +316,9 @@ void resolve_lengths(const ViewPass& last, bool any_positions, i32* kv_len) {
     } else if (row_begin < row_end) {
       while (last.view.row_indptr[static_cast<std::size_t>(b) + 1] <= row_begin) ++b;
       // Every part of a request must fit into the length that the batch states.
-      for (i64 p = b; p < last.num_blocks &&
-                      last.view.row_indptr[static_cast<std::size_t>(p)] < row_end; ++p) {
+      for (i64 p = b;
+           p < last.num_blocks && last.view.row_indptr[static_cast<std::size_t>(p)] < row_end;
+           ++p) {
         for (i32 h = 0; h < last.lists; ++h) {
           const i64 list = p * last.lists + h;
           end = std::max<i64>(end, last.list_end(last.records[list], list));
@@ -394,9 +393,8 @@ class RequestPass {
       throw Error(ErrorCode::kUnsupported, "mask.kind", "custom",
                   "row blocks of the last view that span no requests");
     }
-    // The mask covers the keys of the last level: all of them if there is one level only.
-    const bool flat = batch_.views.size() == 1 || (r.flags & device::kBlockHasPositions) != 0;
-    row_bits_ = flat ? r.kv_len : r.num_slots;
+    // The mask covers the positions of the last level: all of them if there is one level only.
+    row_bits_ = r.kv_len - r.base_pos;
     const i64 bit = mask_byte * 8 + i64{r.row_begin - q_begin} * row_bits_;
     r.mask_bit0_lo = static_cast<device::u32>(bit);
     r.mask_bit0_hi = static_cast<device::u32>(bit >> 32);
@@ -425,8 +423,8 @@ ResolvedBatch resolve_batch(const AttentionSpec& spec, const Batch& batch,
     const View& view = batch.views[v];
     const i32 lists = view.per_kv_head ? spec.num_kv_heads : 1;
     const i64 num_blocks = static_cast<i64>(view.row_indptr.size()) - 1;
-    const ViewPass pass{spec, batch, view, v, next, lists, num_blocks,
-                        same(view.row_indptr, batch.qo_indptr)};
+    const ViewPass pass{spec, batch, view,       v,
+                        next, lists, num_blocks, same(view.row_indptr, batch.qo_indptr)};
     pass.check_arrays();
     if (positions_at_run && view.positions.empty() && !view.positions_at_run) {
       refuse(name(v, "positions") + " (length)", 0,
@@ -439,13 +437,21 @@ ResolvedBatch resolve_batch(const AttentionSpec& spec, const Batch& batch,
       resolve_view(pass, nullptr, &result.spans_requests, view_parents);
     } else {
       const View& before = batch.views[v - 1];
-      const ViewPass outer{spec, batch, before, v - 1, blocks + result.view_begin[v - 1],
+      const ViewPass outer{spec,
+                           batch,
+                           before,
+                           v - 1,
+                           blocks + result.view_begin[v - 1],
                            before.per_kv_head ? spec.num_kv_heads : 1,
-                           static_cast<i64>(before.row_indptr.size()) - 1, false};
+                           static_cast<i64>(before.row_indptr.size()) - 1,
+                           false};
       resolve_view(pass, &outer, &result.spans_requests, view_parents);
     }
     next += num_blocks * lists;
-    if (v + 1 == num_views) resolve_lengths(pass, counts.has_positions, kv_len);
+    if (v + 1 == num_views) {
+      // A view that lists nothing cannot show whether it would have had positions.
+      resolve_lengths(pass, counts.has_positions || view.page_indptr.back() == 0, kv_len);
+    }
   }
   for (std::size_t v = num_views; v <= static_cast<std::size_t>(kMaxViews); ++v) {
     result.view_begin[v] = static_cast<i32>(next - blocks);

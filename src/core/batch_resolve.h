@@ -16,12 +16,12 @@ namespace plait {
 struct BatchCounts {
   std::int64_t num_requests = 0;
   std::int64_t total_q = 0;
-  std::int64_t num_lists = 0;     // RowBlock records: one per row block, and per KV head if its view
-                                  // has a head axis
-  std::int64_t blocks_used = 0;   // what counts against Capacity::max_row_blocks: row blocks, times
-                                  // num_kv_heads if any view has a head axis
-  bool per_kv_head = false;       // any view has a head axis
-  bool has_positions = false;     // any view has positions, known or at run time
+  std::int64_t num_lists = 0;    // RowBlock records: one per row block, and per KV head if its view
+                                 // has a head axis
+  std::int64_t blocks_used = 0;  // what counts against Capacity::max_row_blocks: row blocks, times
+                                 // num_kv_heads if any view has a head axis
+  bool per_kv_head = false;      // any view has a head axis
+  bool has_positions = false;    // any view has positions, known or at run time
 };
 
 /// Checks the shapes of the arrays, O(views).
@@ -29,8 +29,9 @@ BatchCounts count_batch(const AttentionSpec& spec, const Batch& batch);
 
 /// What the arrays say beyond the records.
 struct ResolvedBatch {
-  bool spans_requests = false;                 // some row block spans several requests
-  std::int32_t view_begin[kMaxViews + 1] = {}; // records of view v: [view_begin[v], view_begin[v + 1])
+  bool spans_requests = false;  // some row block spans several requests
+  std::int32_t view_begin[kMaxViews + 1] =
+      {};  // records of view v: [view_begin[v], view_begin[v + 1])
   std::int64_t longest_kv = 0;
 };
 

@@ -23,8 +23,7 @@ std::string text(double value) {
 std::string text(std::int64_t value) { return std::to_string(value); }
 
 [[noreturn]] void refuse(std::string field, std::string value, std::string expected) {
-  throw Error(ErrorCode::kInvalidArgument, std::move(field), std::move(value),
-              std::move(expected));
+  throw Error(ErrorCode::kInvalidArgument, std::move(field), std::move(value), std::move(expected));
 }
 
 void check_range(const char* field, std::int64_t value, std::int64_t low, std::int64_t high) {

@@ -16,18 +16,18 @@ struct Assigned {
 };
 
 struct AssignJob {
-  const i64* cost = nullptr;    // per item, of every run of the group
-  const i32* count = nullptr;   // items of every run
-  const i32* runs = nullptr;    // the runs to assign, ascending
+  const i64* cost = nullptr;   // per item, of every run of the group
+  const i32* count = nullptr;  // items of every run
+  const i32* runs = nullptr;   // the runs to assign, ascending
   i32 num_runs = 0;
   i32 num_workers = 1;
   bool balance = true;
 };
 
 struct AssignScratch {
-  i32* order = nullptr;   // [runs]
-  i64* loads = nullptr;   // [workers]
-  i32* heap = nullptr;    // [workers]
+  i32* order = nullptr;  // [runs]
+  i64* loads = nullptr;  // [workers]
+  i32* heap = nullptr;   // [workers]
 };
 
 struct AssignResult {

@@ -118,10 +118,10 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
         if (group.canonical()) {
           count = canonical_pieces(batch, task, range, pieces + num_pieces);
         } else {
-          count = make_piece(batch.blocks[task.block], task.block, 0, range, task,
-                             pieces + num_pieces)
-                      ? 1
-                      : 0;
+          count =
+              make_piece(batch.blocks[task.block], task.block, 0, range, task, pieces + num_pieces)
+                  ? 1
+                  : 0;
         }
       }
       const i64 cost = item_cost(tile, range.end - range.begin, state ? task.num_fused : 0);

@@ -39,18 +39,18 @@ class BlobWriter {
 
 /// Scratch memory of one planner, carved from one ledger; arrays are reused group by group.
 struct Scratch {
-  Task* tasks = nullptr;          // [tiles]
-  i32* view_begin = nullptr;      // [heads * (views + 1)]
-  i32* kv_len = nullptr;          // [requests]
-  i32* parents = nullptr;         // [blocks]
-  i64* run_cost = nullptr;        // [runs]
-  i32* run_count = nullptr;       // [runs]
-  i32* class_runs = nullptr;      // [runs]
-  i32* order = nullptr;           // [runs]
+  Task* tasks = nullptr;              // [tiles]
+  i32* view_begin = nullptr;          // [heads * (views + 1)]
+  i32* kv_len = nullptr;              // [requests]
+  i32* parents = nullptr;             // [blocks]
+  i64* run_cost = nullptr;            // [runs]
+  i32* run_count = nullptr;           // [runs]
+  i32* class_runs = nullptr;          // [runs]
+  i32* order = nullptr;               // [runs]
   std::uint8_t* run_class = nullptr;  // [runs]
-  i64* loads = nullptr;           // [workers]
-  i32* heap = nullptr;            // [workers]
-  void* assigned = nullptr;       // Assigned[items]
+  i64* loads = nullptr;               // [workers]
+  i32* heap = nullptr;                // [workers]
+  void* assigned = nullptr;           // Assigned[items]
 };
 
 /// Runs and pieces of the tasks as they are cut; fills the runs' cost, count and class in scratch.

@@ -26,8 +26,8 @@ void check_class(const TileClass& tile, const char* name) {
   const std::string prefix(name);
   check((prefix + ".q_tile").c_str(), tile.q_tile, 1, 1 << 16);
   check((prefix + ".kv_tile").c_str(), tile.kv_tile, 1, 1 << 16);
-  for (i64 value : {tile.cost.per_item, tile.cost.per_tile, tile.cost.per_kv_token,
-                    tile.cost.per_state_row}) {
+  for (i64 value :
+       {tile.cost.per_item, tile.cost.per_tile, tile.cost.per_kv_token, tile.cost.per_state_row}) {
     check((prefix + ".cost").c_str(), value, 0, 1 << 24);
   }
 }
@@ -95,19 +95,18 @@ void validate(const AttentionSpec& spec, const Capacity& capacity, const Policy&
   }
 }
 
-GroupBounds group_bounds(const AttentionSpec& spec, const Capacity& capacity,
-                         const Policy& policy, const PlanTarget& target) {
+GroupBounds group_bounds(const AttentionSpec& spec, const Capacity& capacity, const Policy& policy,
+                         const PlanTarget& target) {
   validate(spec, capacity, policy, target);
   const bool canonical = policy.kind == PolicyKind::kBatchInvariant;
   const i64 heads = spec.num_kv_heads;
   const i64 views = capacity.max_views;
   const i64 workers = worker_count(target, policy);
-  const i64 fused = CheckedSize::multiply("fused query rows", capacity.max_query_rows,
-                                          spec.group_size());
+  const i64 fused =
+      CheckedSize::multiply("fused query rows", capacity.max_query_rows, spec.group_size());
   const i64 q_low = canonical ? target.canonical.q_tile : target.classes[0].q_tile;
-  const i64 q_high = canonical ? q_low
-                               : target.classes[static_cast<std::size_t>(target.num_classes) - 1]
-                                     .q_tile;
+  const i64 q_high =
+      canonical ? q_low : target.classes[static_cast<std::size_t>(target.num_classes) - 1].q_tile;
   const i64 q_cut = policy.tile_per_item ? q_high : q_low;
   const auto mul = [](i64 a, i64 b) { return CheckedSize::multiply("plan bound", a, b); };
   const auto add = [](i64 a, i64 b) { return CheckedSize::add("plan bound", a, b); };

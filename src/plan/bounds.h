@@ -23,8 +23,8 @@ inline constexpr std::int64_t kForcedSegments = 4;
 struct GroupBounds {
   std::int64_t requests = 0;
   std::int64_t query_rows = 0;
-  std::int64_t blocks = 0;       // RowBlock records
-  std::int64_t tiles = 0;        // tasks: (row block, head domain, query tile)
+  std::int64_t blocks = 0;  // RowBlock records
+  std::int64_t tiles = 0;   // tasks: (row block, head domain, query tile)
   std::int64_t runs = 0;
   std::int64_t pieces = 0;
   std::int64_t items = 0;        // runs times their heads; slices never exceed it
@@ -36,7 +36,7 @@ struct GroupBounds {
   std::int64_t refs = 0;
   std::int64_t counters = 0;
   std::int64_t workers = 0;
-  std::int64_t words = 0;        // of the group in the blob
+  std::int64_t words = 0;  // of the group in the blob
 };
 
 /// Workers of a target under a policy.
@@ -48,7 +48,7 @@ std::int64_t max_blocks(const Capacity& capacity);
 void validate(const AttentionSpec& spec, const Capacity& capacity, const Policy& policy,
               const PlanTarget& target);
 
-GroupBounds group_bounds(const AttentionSpec& spec, const Capacity& capacity,
-                         const Policy& policy, const PlanTarget& target);
+GroupBounds group_bounds(const AttentionSpec& spec, const Capacity& capacity, const Policy& policy,
+                         const PlanTarget& target);
 
 }  // namespace plait::planning

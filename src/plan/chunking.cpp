@@ -24,8 +24,7 @@ void cut_canonical(const GroupFacts& group, Task& task, i64 limit) {
       folded = segments;
     } else {
       const TileClass& tile = group.classes[static_cast<std::size_t>(task.tile_class)];
-      const i64 per_segment =
-          std::max<i64>(1, item_cost(tile, segment, 0) - tile.cost.per_item);
+      const i64 per_segment = std::max<i64>(1, item_cost(tile, segment, 0) - tile.cost.per_item);
       folded = std::clamp<i64>((limit - tile.cost.per_item) / per_segment, 1, segments);
     }
   }

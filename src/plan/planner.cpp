@@ -126,8 +126,8 @@ void Planner::Impl::allocate() {
   // Untouched pages of a large bound are never committed by the system.
   memory.reset(std::aligned_alloc(64, static_cast<std::size_t>((ledger.total() + 63) / 64 * 64)));
   if (memory == nullptr) {
-    throw Error(ErrorCode::kOutOfMemory, "planner memory", std::to_string(ledger.total()) + " bytes",
-                "an allocation of that size");
+    throw Error(ErrorCode::kOutOfMemory, "planner memory",
+                std::to_string(ledger.total()) + " bytes", "an allocation of that size");
   }
   void* base = memory.get();
   blobs = {ledger.carve<i32>(base, blob0), ledger.carve<i32>(base, blob1)};
@@ -252,25 +252,26 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, const BatchFac
 
   i64 best_limit = -1;
   i64 best_load = INT64_MAX;
+  i64 cut_limit = -1;      // what the tasks are cut to
+  i64 written_limit = -1;  // what runs and assignment were written for
   i64 last_runs = -1;
   RunSection section;
   for (i64 divisor : {1, 2, 4, 8}) {
-    const i64 limit = std::max<i64>(1, mean / divisor);
-    const CutSize size = cut_to_limit(group, batch, list, limit);
+    cut_limit = std::max<i64>(1, mean / divisor);
+    const CutSize size = cut_to_limit(group, batch, list, cut_limit);
     if (!within(size)) break;
     if (size.runs == last_runs) continue;
     last_runs = size.runs;
     section = finish();
+    written_limit = cut_limit;
     if (workers.largest_load < best_load - best_load / 128) {
       best_load = workers.largest_load;
-      best_limit = limit;
+      best_limit = cut_limit;
     }
     if (workers.largest_load - mean <= mean / 32) break;
   }
-  if (workers.largest_load != best_load) {
-    cut_to_limit(group, batch, list, best_limit);
-    section = finish();
-  }
+  if (cut_limit != best_limit) cut_to_limit(group, batch, list, best_limit);
+  if (written_limit != best_limit) section = finish();
   return section;
 }
 
@@ -314,9 +315,9 @@ void Planner::Impl::plan_group(const GroupFacts& group, const Batch& batch, Blob
   summary.totals.mean_load = (workers.total_load + group.num_workers - 1) / group.num_workers;
   summary.totals.largest_item = workers.largest_item;
   summary.totals.metadata_bytes = (blob.size() - begin) * 4;
-  summary.totals.workspace_bytes =
-      summary.totals.metadata_bytes +
-      runs.state_rows * (i64{group.spec->head_dim_vo} + 1) * 4 + i64{merges.num_counters} * 4;
+  summary.totals.workspace_bytes = summary.totals.metadata_bytes +
+                                   runs.state_rows * (i64{group.spec->head_dim_vo} + 1) * 4 +
+                                   i64{merges.num_counters} * 4;
   summary.num_classes = group.num_classes;
   summary.classes = workers.classes;
   summary.num_state_rows = runs.state_rows;

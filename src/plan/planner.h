@@ -16,7 +16,8 @@
 namespace plait {
 
 /// Predicted cost of an item, in units of 1/16 ns so that small items stay distinguishable:
-/// per_item + per_query_tile_token * kv tokens + per_kv_token ... all integers.
+/// per_item + per_tile * KV tiles + per_kv_token * KV tokens + per_state_row * rows of partial
+/// state. All integers in [0, 2^24].
 struct CostModel {
   std::int32_t per_item = 0;       // fixed cost of starting one
   std::int32_t per_tile = 0;       // per KV tile of the item

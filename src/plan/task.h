@@ -50,11 +50,11 @@ struct Task {
   i32 head = 0;
   i32 tile_class = 0;
   i32 num_chunks = 1;
-  i32 chunk = 0;       // coordinates per item; canonical: segments of the first item
+  i32 chunk = 0;  // coordinates per item; canonical: segments of the first item
   i32 first_run = 0;
-  i32 may_fold = 1;    // canonical: the first segments may be folded into one item
+  i32 may_fold = 1;  // canonical: the first segments may be folded into one item
   i32 needs_state = 0;
-  i64 cost = 0;        // of the whole task as one item
+  i64 cost = 0;  // of the whole task as one item
 
   i32 tokens() const { return kv_end - kv_begin; }
 };

@@ -30,8 +30,14 @@ class GroupVerifier {
  public:
   GroupVerifier(const AttentionSpec& spec, const Batch& batch, std::span<const i32> words,
                 const GroupHeader& header, const PlanBounds& bounds, std::size_t index)
-      : spec_(spec), meaning_(spec, batch), words_(words), header_(header), bounds_(bounds),
-        index_(index), group_size_(spec.group_size()), fused_rows_(meaning_.total_q() * group_size_),
+      : spec_(spec),
+        meaning_(spec, batch),
+        words_(words),
+        header_(header),
+        bounds_(bounds),
+        index_(index),
+        group_size_(spec.group_size()),
+        fused_rows_(meaning_.total_q() * group_size_),
         blocks_(section<RowBlock>(header.block_offset, header.num_blocks, "row blocks")),
         pieces_(section<Piece>(header.piece_offset, header.num_pieces, "pieces")),
         runs_(section<Run>(header.run_offset, header.num_runs, "runs")),
@@ -79,8 +85,9 @@ class GroupVerifier {
     require(header_.total_q == meaning_.total_q(), "total_q", header_.total_q, "that of the batch");
     const auto kv_len = section<i32>(header_.kv_len_offset, header_.num_requests, "kv_len");
     for (std::size_t r = 0; r < kv_len.size(); ++r) {
-      require(kv_len[r] == meaning_.kv_len(static_cast<i64>(r)), nth("kv_len ", static_cast<i64>(r)),
-              kv_len[r], "that of the request");
+      const i64 expected = meaning_.kv_len(static_cast<i64>(r));
+      require(expected < 0 || kv_len[r] == expected, nth("kv_len ", static_cast<i64>(r)), kv_len[r],
+              "that of the request");
     }
     if (header_.row_pos_offset < 0) return;
     const auto row_pos = section<i32>(header_.row_pos_offset, header_.total_q, "row positions");
@@ -100,8 +107,8 @@ class GroupVerifier {
       require(block.view == list.view && block.row_begin == list.row_begin &&
                   block.num_rows == list.row_end - list.row_begin,
               name + " rows", block.row_begin, "those of its view");
-      require(block.page_begin == list.page_begin && block.num_slots == list.slots,
-              name + " slots", block.num_slots, "those of its list");
+      require(block.page_begin == list.page_begin && block.num_slots == list.slots, name + " slots",
+              block.num_slots, "those of its list");
       if (list.row_begin == list.row_end) continue;
       const i64 request = meaning_.request_of(list.row_begin);
       require(block.request == request, name + " request", block.request, "that of its rows");
@@ -113,9 +120,9 @@ class GroupVerifier {
               name + " base position", block.base_pos, "where the outer views end");
       const bool spans = (block.flags & device::kBlockSpansRequests) != 0;
       require(spans == list.spans, name + " flags", block.flags, "spanning as its rows do");
-      require(spans ? header_.row_pos_offset >= 0
-                    : block.pos0 == meaning_.position_of(list.row_begin),
-              name + " pos0", block.pos0, "the position of its first row");
+      require(
+          spans ? header_.row_pos_offset >= 0 : block.pos0 == meaning_.position_of(list.row_begin),
+          name + " pos0", block.pos0, "the position of its first row");
       require(((block.flags & device::kBlockHasPositions) != 0) == list.has_positions,
               name + " flags", block.flags, "positions as in its view");
       const bool last = list.view + 1 == blocks_.back().view + 1;
@@ -123,8 +130,8 @@ class GroupVerifier {
       require(((block.flags & device::kBlockCustomMask) != 0) == custom, name + " flags",
               block.flags, "a custom mask in the last view exactly");
       if (!custom) continue;
-      const i64 bit = static_cast<i64>((std::uint64_t{block.mask_bit0_hi} << 32) |
-                                       block.mask_bit0_lo);
+      const i64 bit =
+          static_cast<i64>((std::uint64_t{block.mask_bit0_hi} << 32) | block.mask_bit0_lo);
       i64 first_row = list.row_begin;
       while (first_row > 0 && meaning_.request_of(first_row - 1) == request) --first_row;
       require(block.mask_row_bits == meaning_.mask_row_bits(request) &&
@@ -258,15 +265,15 @@ class GroupVerifier {
                 run.num_merges, "no merges for an item that writes the output");
         continue;
       }
-      require(i64{run.state_begin} + i64{run.num_fused_rows} * run.head_count <=
-                  header_.num_state_rows,
-              nth("states of run ", static_cast<i64>(r)), run.state_begin, "rows of the buffer");
+      require(
+          i64{run.state_begin} + i64{run.num_fused_rows} * run.head_count <= header_.num_state_rows,
+          nth("states of run ", static_cast<i64>(r)), run.state_begin, "rows of the buffer");
       for (i32 h = 0; h < run.head_count; ++h) {
         for (i32 i = 0; i < run.num_fused_rows; ++i) {
-          Owner& o = owners[static_cast<std::size_t>(run.state_begin) +
-                            static_cast<std::size_t>(h) *
-                                static_cast<std::size_t>(run.num_fused_rows) +
-                            static_cast<std::size_t>(i)];
+          Owner& o =
+              owners[static_cast<std::size_t>(run.state_begin) +
+                     static_cast<std::size_t>(h) * static_cast<std::size_t>(run.num_fused_rows) +
+                     static_cast<std::size_t>(i)];
           require(o.run < 0, nth("states of run ", static_cast<i64>(r)), run.state_begin,
                   "rows of its own");
           o = {static_cast<i32>(r), run.head_begin + h, run.fused_row_begin + i, false};
@@ -337,7 +344,8 @@ class GroupVerifier {
   std::pair<i64, i64> order_of(const Run& run) const {
     if (run.num_pieces == 0) return {INT32_MAX, 0};
     const Piece& piece = pieces_[static_cast<std::size_t>(run.piece_begin)];
-    return {meaning_.list(piece.block).segment_base + piece.kv_begin, meaning_.list(piece.block).view};
+    return {meaning_.list(piece.block).segment_base + piece.kv_begin,
+            meaning_.list(piece.block).view};
   }
 
   struct Use {
@@ -380,7 +388,7 @@ class GroupVerifier {
         require(writers[row] == 1 && items[row] == 1, name, items[row], "exactly one writer");
       }
       check_row(f, head, uses[row], name);
-      if (header_.segment_tokens > 0) check_segments(uses[row], name);
+      if (header_.segment_tokens > 0) check_segments(f / group_size_, uses[row], name);
     }
   }
 
@@ -390,12 +398,12 @@ class GroupVerifier {
       return a.block != b.block ? a.block < b.block : a.begin < b.begin;
     });
     for (std::size_t i = 1; i < uses.size(); ++i) {
-      require(uses[i].block != uses[i - 1].block || uses[i].begin >= uses[i - 1].end,
-              name + " key", uses[i].begin, "no key read twice");
+      require(uses[i].block != uses[i - 1].block || uses[i].begin >= uses[i - 1].end, name + " key",
+              uses[i].begin, "no key read twice");
     }
     const i64 row = fused / group_size_;
-    const std::size_t views = static_cast<std::size_t>(
-        blocks_.empty() ? 0 : blocks_.back().view + 1);
+    const std::size_t views =
+        static_cast<std::size_t>(blocks_.empty() ? 0 : blocks_.back().view + 1);
     for (std::size_t v = 0; v < views; ++v) {
       const i64 record = meaning_.list_of(v, row, head);
       const SlotRange seen = meaning_.visible(record, row);
@@ -413,8 +421,9 @@ class GroupVerifier {
     }
   }
 
-  /// Canonical segments: the first item folds whole segments, every other is part of one.
-  void check_segments(const std::vector<Use>& uses, const std::string& name) const {
+  /// Canonical segments: the first item with keys that the row sees folds whole segments, every
+  /// other is part of one.
+  void check_segments(i64 row, const std::vector<Use>& uses, const std::string& name) const {
     const i64 segment = header_.segment_tokens;
     std::map<std::size_t, std::pair<i64, i64>> spans;  // by run
     for (const Use& use : uses) {
@@ -426,8 +435,15 @@ class GroupVerifier {
         it->second.second = base + use.end;
       }
     }
+    std::set<std::size_t> seen;
+    for (const Use& use : uses) {
+      const SlotRange v = meaning_.visible(use.block, row);
+      if (use.begin < v.end && v.begin < use.end) seen.insert(use.run);
+    }
     std::vector<std::pair<i64, i64>> ordered;
-    for (const auto& [run, span] : spans) ordered.push_back(span);
+    for (const auto& [run, span] : spans) {
+      if (seen.count(run) != 0) ordered.push_back(span);
+    }
     std::sort(ordered.begin(), ordered.end());
     for (std::size_t i = 0; i < ordered.size(); ++i) {
       const auto [begin, end] = ordered[i];
@@ -435,8 +451,8 @@ class GroupVerifier {
         require(end % segment == 0, name + " segment end", end, "a multiple of the segment");
       }
       if (i > 0) {
-        require(begin / segment == (end - 1) / segment && begin % segment == 0,
-                name + " segment", begin, "exactly one segment after the first item");
+        require(begin / segment == (end - 1) / segment && begin % segment == 0, name + " segment",
+                begin, "exactly one segment after the first item");
       }
     }
   }
@@ -480,8 +496,7 @@ void verify_plan(std::span<const AttentionSpec> groups, std::span<const Batch> b
     if (offset < 0 || offset + static_cast<std::int64_t>(sizeof(GroupHeader) / 4) > size) {
       fail("group offset", offset, "inside the blob");
     }
-    const GroupHeader& group =
-        *reinterpret_cast<const GroupHeader*>(plan.words.data() + offset);
+    const GroupHeader& group = *reinterpret_cast<const GroupHeader*>(plan.words.data() + offset);
     GroupVerifier(groups[g], batches[batches.size() == 1 ? 0 : g], plan.words, group, bounds, g)
         .verify();
   }

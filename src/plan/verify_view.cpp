@@ -59,19 +59,20 @@ BatchMeaning::BatchMeaning(const AttentionSpec& spec, const Batch& batch)
     const i64 rows = batch.qo_indptr[r + 1] - first;
     const std::size_t last_view = batch.views.size() - 1;
     i64 length = 0;
-    i64 last_level = 0;
+    i64 last_level_begin = 0;
     if (rows > 0) {
       const List& list = lists_[static_cast<std::size_t>(list_of(last_view, first, 0))];
       length = list_end(list);
-      last_level = list.slots;
-      if (batch.views.size() == 1 || list.has_positions) last_level = -1;
+      last_level_begin = list.base;
+    } else if (batch.views.size() > 1) {
+      length = -1;  // which outer blocks a request without rows belongs to is nobody's business
     } else if (batch.views[last_view].row_indptr.size() == batch.qo_indptr.size()) {
       const i64 lists = batch.views[last_view].per_kv_head ? spec.num_kv_heads : 1;
-      length = list_end(lists_[static_cast<std::size_t>(view_begin_[last_view] +
-                                                        static_cast<i64>(r) * lists)]);
+      length = list_end(
+          lists_[static_cast<std::size_t>(view_begin_[last_view] + static_cast<i64>(r) * lists)]);
     }
     if (!batch.kv_len.empty()) length = batch.kv_len[r];
-    if (last_level < 0) last_level = length;
+    const i64 last_level = length - last_level_begin;
     kv_len_.push_back(length);
     mask_bits_.push_back(last_level);
     mask_begin_.push_back(mask_byte * 8);

@@ -27,6 +27,7 @@ class BatchMeaning {
 
   i64 num_lists() const { return static_cast<i64>(lists_.size()); }
   i64 total_q() const { return static_cast<i64>(row_request_.size()); }
+  /// -1 if the batch leaves it open: a request without rows under several views.
   i64 kv_len(i64 request) const { return kv_len_[static_cast<std::size_t>(request)]; }
   i64 request_of(i64 row) const { return row_request_[static_cast<std::size_t>(row)]; }
   i64 position_of(i64 row) const;
@@ -38,8 +39,8 @@ class BatchMeaning {
 
   struct List {
     i64 view = 0, row_begin = 0, row_end = 0, page_begin = 0, slots = 0;
-    i64 base = 0;           // logical position of slot 0 without positions
-    i64 segment_base = 0;   // tokens of the outer views
+    i64 base = 0;          // logical position of slot 0 without positions
+    i64 segment_base = 0;  // tokens of the outer views
     bool has_positions = false, at_run = false, spans = false;
   };
   const List& list(i64 record) const { return lists_[static_cast<std::size_t>(record)]; }

@@ -84,17 +84,16 @@ PositionRange TileRows::positions(i32 begin, i32& end) {
     if (windowed) {
       const VisibleSlots own =
           visible_slots(group_, batch_, block_, visible_positions(*group_.spec, rows));
-      const bool apart = seen.begin < seen.end && own.begin < own.end &&
-                         (own.begin > seen.end || own.end < seen.begin);
+      // A tile's keys are one range of slots, so what its rows see must be one too.
+      const bool apart = row > begin && (own.begin == own.end || seen.begin == seen.end ||
+                                         own.begin > seen.end || own.end < seen.begin);
       if (apart) {
         end = row;
         break;
       }
-      if (own.begin < own.end) {
-        seen = seen.begin < seen.end ? VisibleSlots{std::min(seen.begin, own.begin),
-                                                    std::max(seen.end, own.end), 0, 0}
-                                     : own;
-      }
+      seen = row == begin
+                 ? own
+                 : VisibleSlots{std::min(seen.begin, own.begin), std::max(seen.end, own.end), 0, 0};
     }
     all = row == begin ? rows
                        : PositionRange{std::min(all.low, rows.low), std::max(all.high, rows.high)};

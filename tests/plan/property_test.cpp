@@ -31,13 +31,14 @@ void plan_and_verify(bool positions_with_levels) {
   const Policy policy = draw_policy(spec);
   if (policy.kind == PolicyKind::kBatchInvariant) positions_with_levels = false;
   OwnedBatch owned = draw_batch(spec, positions_with_levels);
+  RC_LOG() << describe(spec, policy, target, owned);
   const Capacity capacity = capacity_of(spec, owned, policy);
   Planner planner(std::span(&spec, 1), capacity, policy, std::span(&target, 1));
   const Batch& batch = owned.get();
   const Plan& plan = planner.plan(std::span(&batch, 1));
   verify_plan(std::span(&spec, 1), std::span(&batch, 1), plan, planner.bounds());
-  const bool shared = target.num_classes > 1 && target.shared_workers &&
-                      policy.kind != PolicyKind::kBatchInvariant;
+  const bool shared =
+      target.num_classes > 1 && target.shared_workers && policy.kind != PolicyKind::kBatchInvariant;
   if (policy.balance) check_makespan(plan.groups[0], shared);
 }
 

@@ -7,6 +7,7 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "core/owned_batch.h"
@@ -28,9 +29,10 @@ inline PlanTarget draw_target() {
   t.num_classes = draw(1, 3);
   int q_tile = pick({4, 8, 16});
   for (int c = 0; c < t.num_classes; ++c) {
-    t.classes[static_cast<std::size_t>(c)] = {q_tile, pick({8, 16, 32}),
-                                              {pick({0, 50, 400}), pick({0, 7}), pick({1, 3, 9}),
-                                               pick({0, 2, 20})}};
+    t.classes[static_cast<std::size_t>(c)] = {
+        q_tile,
+        pick({8, 16, 32}),
+        {pick({0, 50, 400}), pick({0, 7}), pick({1, 3, 9}), pick({0, 2, 20})}};
     q_tile *= pick({2, 4});
   }
   t.shared_workers = coin();
@@ -155,10 +157,38 @@ inline OwnedBatch draw_batch(const AttentionSpec& spec, bool allow_positions_wit
       }
       // Requests that end later than their listed pages are common (unlisted tail pages). A row
       // block without rows may still list pages.
-      batch.kv_len.push_back(end + pick({0, 0, 3}) + 1000 * (q_lens[static_cast<std::size_t>(r)] == 0));
+      batch.kv_len.push_back(end + pick({0, 0, 3}) +
+                             6000 * (q_lens[static_cast<std::size_t>(r)] == 0));
     }
   }
   return batch;
+}
+
+inline std::string list_of(const std::vector<std::int32_t>& values) {
+  std::string text = "[";
+  for (std::int32_t v : values) text += (text.size() > 1 ? "," : "") + std::to_string(v);
+  return text + "]";
+}
+
+/// Everything that a failing case is made of, as text.
+inline std::string describe(const AttentionSpec& s, const Policy& p, const PlanTarget& t,
+                            const OwnedBatch& b) {
+  std::string text =
+      "heads " + std::to_string(s.num_qo_heads) + "/" + std::to_string(s.num_kv_heads) + " page " +
+      std::to_string(s.page_size) + (s.kv_kind == KvKind::kRagged ? " ragged" : " paged") +
+      " mask " + std::to_string(static_cast<int>(s.mask)) + " window " +
+      std::to_string(s.window_left) + " policy " + std::to_string(static_cast<int>(p.kind)) +
+      " chunk " + std::to_string(p.kv_chunk) + " balance " + std::to_string(p.balance) +
+      " write-through " + std::to_string(p.allow_write_through) + " tile-per-item " +
+      std::to_string(p.tile_per_item) + " workers " + std::to_string(t.num_workers) + " segment " +
+      std::to_string(t.segment_tokens) + "\nqo " + list_of(b.qo_indptr) + " kv_len " +
+      list_of(b.kv_len);
+  for (const OwnedView& v : b.views) {
+    text += "\nview rows " + list_of(v.row_indptr) + " pages " + list_of(v.page_indptr) + " last " +
+            list_of(v.last_page_len) + " positions " + list_of(v.positions) +
+            (v.positions_at_run ? " at run" : "") + (v.per_kv_head ? " per head" : "");
+  }
+  return text;
 }
 
 inline Capacity capacity_of(const AttentionSpec& spec, const OwnedBatch& batch,
@@ -174,7 +204,7 @@ inline Capacity capacity_of(const AttentionSpec& spec, const OwnedBatch& batch,
   }
   c.max_row_blocks = std::max<std::int64_t>(1, per_head ? blocks * spec.num_kv_heads : blocks);
   c.max_views = static_cast<std::int32_t>(batch.views.size());
-  c.max_kv_tokens = 3000;
+  c.max_kv_tokens = 20000;
   c.min_kv_chunk = policy.kv_chunk;
   return c;
 }

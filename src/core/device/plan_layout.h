@@ -5,8 +5,9 @@
 // class index, and everything else is read from here, so a captured launch replays any later plan.
 //
 //   PlanHeader
-//   per group: GroupHeader, RowBlock[], Piece[], Run[], per class worker_indptr[] + Slice[],
-//              Merge[], StateRef[], row positions[]
+//   per group: GroupHeader, RowBlock[], kv_len[], q_indptr[], row positions[], Run[], Piece[],
+//              per class worker_indptr[] + Slice[], Merge[], StateRef[]
+// Every section starts at a multiple of 16 bytes, row blocks at one of 64.
 //
 // Words used below
 //   fused row   q_row * g + (qo_head % g) for the query heads of one KV head, g = group size; the
