@@ -106,7 +106,7 @@ static_assert(sizeof(CuLaunchAttribute) == 72 && sizeof(CuLaunchConfig) == 56);
 
 /// A TMA descriptor: written by cuTensorMapEncodeTiled, passed to a kernel by value as a
 /// `__grid_constant__` parameter or kept in global memory.
-struct alignas(64) CuTensorMap {
+struct alignas(128) CuTensorMap {
   std::uint64_t opaque[16];
 };
 

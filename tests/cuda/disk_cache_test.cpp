@@ -240,7 +240,8 @@ TEST(DiskCache, KilledBuilderBlocksNobody) {
     }
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  EXPECT_EQ(::waitpid(waiter, nullptr, WNOHANG), 0) << "the waiter must wait while the builder lives";
+  EXPECT_EQ(::waitpid(waiter, nullptr, WNOHANG), 0)
+      << "the waiter must wait while the builder lives";
   const auto start = std::chrono::steady_clock::now();
   ::kill(builder, SIGKILL);
   EXPECT_EQ(exit_status(builder), 128 + SIGKILL);
@@ -254,9 +255,9 @@ TEST(DiskCache, KilledBuilderBlocksNobody) {
 TEST(DiskCache, FailedBuildPassesItsErrorOnAndLetsTheNextTry) {
   const TemporaryDirectory directory;
   DiskCache cache(directory.path("cache"));
-  EXPECT_THROW(cache.get_or_build(
-                   key_of("k"), []() -> CompiledKernel { throw std::runtime_error("no"); }),
-               std::runtime_error);
+  EXPECT_THROW(
+      cache.get_or_build(key_of("k"), []() -> CompiledKernel { throw std::runtime_error("no"); }),
+      std::runtime_error);
   EXPECT_EQ(text_of(cache.get_or_build(key_of("k"), [] { return kernel_of("code"); })), "code");
   only_entry(directory.path("cache"));
 }

@@ -8,7 +8,7 @@
 
 namespace plait::device {
 
-PLAIT_HD float neg_inf() { return -__builtin_huge_valf(); }
+PLAIT_HD float neg_inf() { return __builtin_bit_cast(float, 0xFF800000U); }
 
 /// Weights with which two softmax states merge: o = wa * oa + wb * ob.
 struct MergeWeights {

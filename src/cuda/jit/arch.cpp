@@ -47,10 +47,10 @@ std::vector<Arch> parse_arch_list(std::string_view text, std::string_view field)
 
 Arch arch_for_device(int compute_capability, const std::vector<int>& compiler_architectures) {
   if (compute_capability < 80) {
-    throw Error(ErrorCode::kUnsupported, "compute capability",
-                std::to_string(compute_capability / 10) + "." +
-                    std::to_string(compute_capability % 10),
-                "8.0 or newer (Turing and older GPUs are not served)");
+    throw Error(
+        ErrorCode::kUnsupported, "compute capability",
+        std::to_string(compute_capability / 10) + "." + std::to_string(compute_capability % 10),
+        "8.0 or newer (Turing and older GPUs are not served)");
   }
   int best = 0;
   for (int candidate : compiler_architectures) {
@@ -59,10 +59,10 @@ Arch arch_for_device(int compute_capability, const std::vector<int>& compiler_ar
     }
   }
   if (best == 0) {
-    throw Error(ErrorCode::kUnsupported, "compute capability",
-                std::to_string(compute_capability / 10) + "." +
-                    std::to_string(compute_capability % 10),
-                "one that this NVRTC compiles for (a newer NVRTC may)");
+    throw Error(
+        ErrorCode::kUnsupported, "compute capability",
+        std::to_string(compute_capability / 10) + "." + std::to_string(compute_capability % 10),
+        "one that this NVRTC compiles for (a newer NVRTC may)");
   }
   const bool exact = best == compute_capability;
   return {static_cast<std::uint16_t>(best), exact && best >= 90 ? 'a' : '\0'};

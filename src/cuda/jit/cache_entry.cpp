@@ -113,8 +113,8 @@ std::optional<CompiledKernel> decode_entry(const DiskKey& key, std::span<const c
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 || header.format != kEntryFormat ||
       header.compiler_major != static_cast<std::uint32_t>(key.compiler.major) ||
       header.compiler_minor != static_cast<std::uint32_t>(key.compiler.minor) ||
-      header.key_low != key.low || header.key_high != key.high ||
-      header.warning_bytes > room || header.cubin_bytes > room ||
+      header.key_low != key.low || header.key_high != key.high || header.warning_bytes > room ||
+      header.cubin_bytes > room ||
       header.symbol_bytes + header.warning_bytes + header.cubin_bytes != room ||
       header.cubin_bytes == 0 || header.checksum != checksum_of(header, payload)) {
     return std::nullopt;

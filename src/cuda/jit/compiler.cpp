@@ -101,6 +101,10 @@ CompileUnit make_compile_unit(const KernelKey& key, Arch arch, std::string_view 
   if (sources.find(entry) == nullptr) {
     throw Error(ErrorCode::kUnsupported, "kernel", to_string(key), "an entry source " + entry);
   }
+  if (const std::string foreign = sources.foreign_include(variant); !foreign.empty()) {
+    throw Error(ErrorCode::kCompile, "variant.source", "#include " + foreign,
+                "includes of Plait's own device headers only");
+  }
   CompileUnit unit;
   unit.symbol = symbol_of(key);
   unit.source = generate_source(key, arch);

@@ -59,8 +59,8 @@ std::optional<std::vector<char>> read_file(const std::string& path) {
   if (descriptor < 0) return std::nullopt;
   struct stat info {};
   std::vector<char> bytes;
-  bool complete = ::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) &&
-                  info.st_uid == ::geteuid();
+  bool complete =
+      ::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
   if (complete) bytes.resize(static_cast<std::size_t>(info.st_size));
   for (std::size_t done = 0; complete && done < bytes.size();) {
     const ssize_t count = ::read(descriptor, bytes.data() + done, bytes.size() - done);
@@ -206,8 +206,8 @@ std::vector<CudaVersion> DiskCache::versions_of(const DiskKey& key) const {
 bool DiskCache::store(const DiskKey& key, const CompiledKernel& kernel) {
   static std::atomic<unsigned> serial{0};
   const std::string final_path = directory_ + "/" + entry_name(key);
-  const std::string temporary = final_path + ".tmp." + std::to_string(::getpid()) + "." +
-                                std::to_string(serial.fetch_add(1));
+  const std::string temporary =
+      final_path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(serial.fetch_add(1));
   int error = write_file(temporary, encode_entry(key, kernel));
   if (error == 0 && ::rename(temporary.c_str(), final_path.c_str()) != 0) error = errno;
   if (error == 0) {

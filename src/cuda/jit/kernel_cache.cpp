@@ -70,7 +70,8 @@ KernelCache::Code KernelCache::obtain(const CompileUnit& unit) {
   }
   std::string reason = "libnvrtc is not available";
   Nvrtc::find(&reason);
-  throw Error(ErrorCode::kBackend, unit.symbol, "no cached machine code, and no compiler (" + reason + ")",
+  throw Error(ErrorCode::kBackend, unit.symbol,
+              "no cached machine code, and no compiler (" + reason + ")",
               "NVRTC, or a cache directory filled by plait aot");
 }
 

@@ -26,8 +26,8 @@ KeyLock::KeyLock(std::string path, std::chrono::milliseconds patience) : path_(s
       }
     }
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
-      // The previous holder removes the file before it lets go, so a lock on a file that is no longer
-      // the one at `path_` guards nothing: start over with the new file.
+      // The previous holder removes the file before it lets go, so a lock on a file that is no
+      // longer the one at `path_` guards nothing: start over with the new file.
       struct stat held {};
       struct stat named {};
       if (::fstat(descriptor_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&

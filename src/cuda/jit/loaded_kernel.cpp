@@ -29,10 +29,10 @@ LoadedKernel::LoadedKernel(std::shared_ptr<DeviceContext> context,
     driver.check(driver.module_get_function(&function_, module_, code_->symbol.c_str()),
                  "cuModuleGetFunction");
     if (shared > kSharedBytesByDefault) {
-      driver.check(driver.function_set_attribute(function_,
-                                                 CuFunctionAttribute::kMaxDynamicSharedSizeBytes,
-                                                 code_->launch.dynamic_shared_bytes),
-                   "cuFuncSetAttribute");
+      driver.check(
+          driver.function_set_attribute(function_, CuFunctionAttribute::kMaxDynamicSharedSizeBytes,
+                                        code_->launch.dynamic_shared_bytes),
+          "cuFuncSetAttribute");
     }
     if (code_->launch.cluster_size > 8) {
       driver.check(driver.function_set_attribute(

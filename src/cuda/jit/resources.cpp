@@ -67,8 +67,10 @@ bool read_object(const Elf& elf, std::string_view name, void* out, std::size_t s
     Elf64_Shdr symbols;
     Elf64_Shdr strings;
     if (!elf.section(index, &symbols) || symbols.sh_type != SHT_SYMTAB ||
-        symbols.sh_entsize != sizeof(Elf64_Sym) || !elf.inside(symbols.sh_offset, symbols.sh_size) ||
-        !elf.section(symbols.sh_link, &strings) || !elf.inside(strings.sh_offset, strings.sh_size)) {
+        symbols.sh_entsize != sizeof(Elf64_Sym) ||
+        !elf.inside(symbols.sh_offset, symbols.sh_size) ||
+        !elf.section(symbols.sh_link, &strings) ||
+        !elf.inside(strings.sh_offset, strings.sh_size)) {
       continue;
     }
     for (std::uint64_t at = 0; at + sizeof(Elf64_Sym) <= symbols.sh_size; at += sizeof(Elf64_Sym)) {
@@ -133,10 +135,10 @@ std::vector<std::string> parse_warnings(std::string_view log) {
   std::vector<std::string> warnings;
   for (std::string_view line : lines_of(log)) {
     const bool front_end = line.find(": warning ") != std::string_view::npos;
-    const bool assembler = line.starts_with("ptxas") &&
-                           (line.find("warning") != std::string_view::npos ||
-                            line.find("(C") != std::string_view::npos ||
-                            line.find("Performance Loss") != std::string_view::npos);
+    const bool assembler =
+        line.starts_with("ptxas") && (line.find("warning") != std::string_view::npos ||
+                                      line.find("(C") != std::string_view::npos ||
+                                      line.find("Performance Loss") != std::string_view::npos);
     if (front_end || assembler) warnings.emplace_back(line);
   }
   return warnings;
@@ -147,7 +149,8 @@ KernelLaunch read_launch_info(const std::vector<char>& cubin, std::string_view s
   device::LaunchInfo info{};
   if (!open_elf(cubin, &elf) || !read_object(elf, "plait_launch_info", &info, sizeof(info)) ||
       info.magic != device::kLaunchInfoMagic) {
-    throw Error(ErrorCode::kCompile, std::string(symbol), "no plait_launch_info in its machine code",
+    throw Error(ErrorCode::kCompile, std::string(symbol),
+                "no plait_launch_info in its machine code",
                 "an entry source that states PLAIT_LAUNCH_INFO(...)");
   }
   KernelLaunch launch;

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "cuda/jit/source_set.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -27,36 +28,45 @@ bool is_source(const fs::path& path) {
   return extension == ".h" || extension == ".cuh" || extension == ".cu" || extension == ".txt";
 }
 
+std::string_view without_blanks(std::string_view line) {
+  while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
+  return line;
+}
+
+/// What follows the word include in a line `# include ...`, or nothing.
+std::string_view include_operand(std::string_view line) {
+  line = without_blanks(line);
+  if (!line.starts_with('#')) return {};
+  line = without_blanks(line.substr(1));
+  if (!line.starts_with("include")) return {};
+  return without_blanks(line.substr(7));
+}
+
 /// The name in a line `#include "name"`, or nothing.
 std::string_view included_name(std::string_view line) {
-  const auto skip_blanks = [&] {
-    while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
-  };
-  skip_blanks();
-  if (!line.starts_with('#')) return {};
-  line.remove_prefix(1);
-  skip_blanks();
-  if (!line.starts_with("include")) return {};
-  line.remove_prefix(7);
-  skip_blanks();
-  if (!line.starts_with('"')) return {};
-  line.remove_prefix(1);
-  const std::size_t end = line.find('"');
-  return end == std::string_view::npos ? std::string_view() : line.substr(0, end);
+  const std::string_view operand = include_operand(line);
+  if (!operand.starts_with('"')) return {};
+  return operand.substr(1, operand.find('"', 1) - 1);
+}
+
+template <typename Visit>
+void for_each_line(std::string_view text, Visit visit) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    visit(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
 }
 
 void visit_includes(std::string_view text, const SourceSet& set, std::set<std::string>* seen) {
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view name = included_name(text.substr(begin, end - begin));
-    if (!name.empty()) {
-      const std::string* body = set.find(name);
-      if (body != nullptr && seen->insert(std::string(name)).second) {
-        visit_includes(*body, set, seen);
-      }
+  for_each_line(text, [&](std::string_view line) {
+    const std::string_view name = included_name(line);
+    if (name.empty()) return;
+    const std::string* body = set.find(name);
+    if (body != nullptr && seen->insert(std::string(name)).second) {
+      visit_includes(*body, set, seen);
     }
-    begin = end + 1;
-  }
+  });
 }
 
 }  // namespace
@@ -101,6 +111,15 @@ SourceSet SourceSet::from_environment() {
 const std::string* SourceSet::find(std::string_view name) const {
   const auto found = files_.find(name);
   return found == files_.end() ? nullptr : &found->second;
+}
+
+std::string SourceSet::foreign_include(std::string_view text) const {
+  std::string found;
+  for_each_line(text, [&](std::string_view line) {
+    const std::string_view operand = include_operand(line);
+    if (found.empty() && !operand.empty() && find(included_name(line)) == nullptr) found = operand;
+  });
+  return found;
 }
 
 std::vector<std::string> SourceSet::closure(std::string_view text) const {

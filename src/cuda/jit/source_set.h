@@ -33,6 +33,10 @@ class SourceSet {
   /// in the set are left out: the compiler will name them.
   std::vector<std::string> closure(std::string_view text) const;
 
+  /// The operand of the first include in `text` that names nothing of the set, or nothing. NVRTC
+  /// opens absolute names without any include path, and what it reads that way is in no disk key.
+  std::string foreign_include(std::string_view text) const;
+
  private:
   std::map<std::string, std::string, std::less<>> files_;
 };
