@@ -62,6 +62,7 @@ void add_flags(const KernelKey& key, std::string* text) {
       {"Measured", (key.mode & kModeMeasured) != 0},
       {"Checked", (key.mode & kModeChecked) != 0},
       {"Partial", (key.mode & kModePartial) != 0},
+      {"Canonical", (key.mode & kModeCanonical) != 0},
   };
   for (const FlagConstant& flag : flags) {
     add_constant("bool", flag.name, flag.value ? "true" : "false", text);

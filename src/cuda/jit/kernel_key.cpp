@@ -31,7 +31,8 @@ constexpr std::array kVariantNames = {FlagName{kVariantSoftCap, "softcap"},
                                       FlagName{kVariantKvScale, "kvscale"}};
 constexpr std::array kModeNames = {
     FlagName{kModeState, "state"}, FlagName{kModeMeasured, "measured"},
-    FlagName{kModeChecked, "checked"}, FlagName{kModePartial, "partial"}};
+    FlagName{kModeChecked, "checked"}, FlagName{kModePartial, "partial"},
+    FlagName{kModeCanonical, "canonical"}};
 
 constexpr std::array kFamilies = {KernelFamily::kCommon, KernelFamily::kMma, KernelFamily::kHopper};
 constexpr std::array kOps = {

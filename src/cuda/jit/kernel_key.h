@@ -56,6 +56,7 @@ enum ModeFlag : std::uint16_t {
   kModeMeasured = 1 << 1,  // record start and end per worker (`explain --measured`)
   kModeChecked = 1 << 2,   // device assertions
   kModePartial = 1 << 3,   // may write partial states (plans that split)
+  kModeCanonical = 1 << 4,  // plans of canonical segments
 };
 
 /// How partial results combine.

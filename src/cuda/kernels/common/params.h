@@ -53,6 +53,7 @@ struct AttentionParams {
 
   float* state_o;    // partial states: [state_rows, head_dim_vo], normalised
   float* state_lse;  // [state_rows], natural base
+  float* fold_o;     // running states of canonical plans, in the order of the family's own threads
   u32* counters;   // of the group: zero before a run, and again after it
   StatusBlock* status;
   u64* worker_times;  // [workers][2] begin and end in ns of the global timer; measured kernels only

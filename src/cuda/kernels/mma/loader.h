@@ -1,0 +1,141 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Global to shared memory: rows of K and V through the key table, rows of Q by fused row.
+#pragma once
+
+#include "cuda/kernels/device/ptx_sm80.h"
+#include "cuda/kernels/device/rope_angle.h"
+#include "cuda/kernels/mma/hooks.h"
+#include "cuda/kernels/mma/shared_plan.h"
+#include "cuda/kernels/mma/work.h"
+
+namespace plait::device::mma {
+
+/// Copies kRowBytes of every key of a tile; absent keys become zeros. `offsets` is the K (0) or V (1)
+/// column of the key rows.
+template <i32 kRowBytes, i32 kPitch>
+__device__ __forceinline__ void load_key_rows(char* tile, const char* base, const i64* offsets) {
+  using C = Config;
+  constexpr i32 kBytes = copy_bytes(kRowBytes);
+  constexpr i32 kPerRow = kRowBytes / kBytes;
+  constexpr i32 kTotal = C::kKvTile * kPerRow;
+  const i32 tid = static_cast<i32>(threadIdx.x);
+  const u32 shared = shared_address(tile);
+#pragma unroll
+  for (i32 i = 0; i < ceil_div(kTotal, C::kThreads); ++i) {
+    const i32 index = tid + i * C::kThreads;
+    if (kTotal % C::kThreads != 0 && index >= kTotal) break;
+    const i32 row = index / kPerRow;
+    const i32 column = (index - row * kPerRow) * kBytes;
+    const i64 offset = offsets[2 * row];
+    const bool valid = offset != KeyRow::kAbsent;
+    const char* source = base + (valid ? offset + column : 0);
+    if constexpr (kBytes >= 4) {
+      copy_async<kBytes>(shared + static_cast<u32>(row * kPitch + column), source, valid);
+    } else if constexpr (kBytes == 2) {
+      *reinterpret_cast<u16*>(tile + row * kPitch + column) =
+          valid ? __ldg(reinterpret_cast<const u16*>(source)) : u16{0};
+    } else {
+      *reinterpret_cast<u8*>(tile + row * kPitch + column) =
+          valid ? __ldg(reinterpret_cast<const u8*>(source)) : u8{0};
+    }
+  }
+}
+
+/// Zeroes bytes [kUsed, kPadded) of every row: the products read them, copies never write them.
+template <i32 kUsed, i32 kPadded, i32 kPitch>
+__device__ __forceinline__ void clear_padding(char* tile, i32 rows) {
+  if constexpr (kUsed < kPadded) {
+    constexpr i32 kPerRow = kPadded - kUsed;
+    for (i32 i = static_cast<i32>(threadIdx.x); i < rows * kPerRow; i += Config::kThreads) {
+      tile[i / kPerRow * kPitch + kUsed + i % kPerRow] = 0;
+    }
+  }
+}
+
+/// The query rows of an item into the Q tile: fused row f is query row f / g of head
+/// kv_head * g + f % g. Rows beyond the item become zeros.
+struct QueryLoader {
+  using C = Config;
+  static constexpr i32 kQSize = kSizeOf<C::kQDtype>;
+  static constexpr bool kPlainCopy =
+      C::kQDtype == C::kCompute && !C::kRope && !Hooks::kHasQuery &&
+      copy_bytes(C::kHeadDimQk * kQSize) >= 4;
+
+  static __device__ __forceinline__ const char* row_address(const AttentionParams& p, i32 fused,
+                                                            i32 kv_head) {
+    const i32 row = fused / C::kGroupSize;
+    const i32 head = kv_head * C::kGroupSize + (fused - row * C::kGroupSize);
+    return static_cast<const char*>(p.q) + (row * p.q_stride_row + head * p.q_stride_head) * kQSize;
+  }
+
+  static __device__ __forceinline__ void load(const AttentionParams& p, const GroupView& group,
+                                              const Run& run, const RowBlock& block, i32 kv_head,
+                                              char* shared) {
+    if constexpr (kPlainCopy) {
+      constexpr i32 kBytes = copy_bytes(C::kHeadDimQk * kQSize);
+      constexpr i32 kPerRow = C::kHeadDimQk * kQSize / kBytes;
+      constexpr i32 kTotal = C::kQTile * kPerRow;
+      const u32 tile = shared_address(shared + SharedPlan::q);
+#pragma unroll
+      for (i32 i = 0; i < ceil_div(kTotal, C::kThreads); ++i) {
+        const i32 index = static_cast<i32>(threadIdx.x) + i * C::kThreads;
+        if (kTotal % C::kThreads != 0 && index >= kTotal) break;
+        const i32 row = index / kPerRow;
+        const i32 column = (index - row * kPerRow) * kBytes;
+        const bool valid = row < run.num_fused_rows;
+        const char* source = row_address(p, run.fused_row_begin + (valid ? row : 0), kv_head);
+        copy_async<kBytes>(tile + static_cast<u32>(row * C::kQPitch + column), source + column,
+                           valid);
+      }
+    } else {
+      load_transformed(p, group, run, block, kv_head, shared);
+    }
+  }
+
+ private:
+  using In = Element<C::kQDtype>;
+  using Out = Element<C::kCompute>;
+
+  static __device__ void load_transformed(const AttentionParams& p, const GroupView& group,
+                                          const Run& run, const RowBlock& block, i32 kv_head,
+                                          char* shared) {
+    for (i32 i = static_cast<i32>(threadIdx.x); i < C::kQTile * C::kHeadDimQk; i += C::kThreads) {
+      const i32 local = i / C::kHeadDimQk;
+      const i32 dim = i - local * C::kHeadDimQk;
+      float x = 0.0F;
+      if (local < run.num_fused_rows) {
+        const i32 fused = run.fused_row_begin + local;
+        const i32 row = fused / C::kGroupSize;
+        const auto* source = reinterpret_cast<const typename In::Word*>(row_address(p, fused, kv_head));
+        x = In::widen(source[dim]);
+        const i32 position = query_position(group, block, row);
+        if constexpr (C::kRope) {
+          const i32 rope_position =
+              p.q_rope_positions != nullptr ? __ldg(p.q_rope_positions + row) : position;
+          x = rotated(p, x, source, dim, rope_position);
+        }
+        if constexpr (Hooks::kHasQuery) {
+          const bool spans = (block.flags & kBlockSpansRequests) != 0;
+          const i32 request = spans ? request_of_row(group, block.request, row) : block.request;
+          const i32 head = kv_head * C::kGroupSize + fused % C::kGroupSize;
+          x = Hooks::query(x, VectorSite{request, position, head, dim}, p);
+        }
+      }
+      *reinterpret_cast<typename Out::Word*>(shared + SharedPlan::q + local * C::kQPitch +
+                                             dim * C::kComputeSize) = Out::narrow(x);
+    }
+  }
+
+  static __device__ __forceinline__ float rotated(const AttentionParams& p, float x,
+                                                  const typename In::Word* source, i32 dim,
+                                                  i32 position) {
+    if (dim >= p.rotary_dim) return x;
+    const RopePair at = rope_pair(dim, p.rotary_dim);
+    const float other = In::widen(source[at.other]);
+    const Rotation r = rotation_at(p.rope_turns, at.index, position);
+    return at.second ? x * r.cosine + other * r.sine : x * r.cosine - other * r.sine;
+  }
+};
+
+}  // namespace plait::device::mma

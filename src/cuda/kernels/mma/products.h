@@ -1,0 +1,156 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// The two matrix products of a tile, on the tensor cores for 16-bit elements, on the CUDA cores for
+// f32. Both leave scores and outputs in the layout of FragmentC, so that everything else is shared.
+#pragma once
+
+#include "cuda/kernels/device/ptx_sm80.h"
+#include "cuda/kernels/mma/shared_plan.h"
+
+namespace plait::device::mma {
+
+/// Which part of the CTA's work a warp does.
+struct WarpPlace {
+  i32 lane, row, key, column;  // first row, first key of a tile, first output column
+  i32 warp, key_warp;
+
+  __device__ __forceinline__ WarpPlace() {
+    using C = Config;
+    lane = static_cast<i32>(threadIdx.x) % 32;
+    warp = static_cast<i32>(threadIdx.x) / 32;
+    // Constants where a dimension is not split: the compiler cannot know how many warps there are.
+    const i32 rest = warp / C::kRowWarps;
+    key_warp = C::kKeyWarps == 1 ? 0 : rest % C::kKeyWarps;
+    row = (C::kRowWarps == 1 ? 0 : warp % C::kRowWarps) * 16 * C::kRowBlocks;
+    key = key_warp * C::kWarpKeys;
+    column = C::kColumnWarps == 1 ? 0 : rest / C::kKeyWarps * C::kWarpColumns;
+  }
+};
+
+using Scores = FragmentC[Config::kRowBlocks][Config::kKeyTiles];
+using Outputs = FragmentC[Config::kRowBlocks][Config::kColumnTiles];
+
+/// scores = Q K^T for the warp's rows and keys.
+__device__ __forceinline__ void multiply_queries_keys(Scores& scores, const char* q_tile,
+                                                      const char* k_tile, const WarpPlace& at) {
+  using C = Config;
+#pragma unroll
+  for (i32 m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+    for (i32 n = 0; n < C::kKeyTiles; ++n) scores[m][n] = FragmentC{};
+  }
+  if constexpr (C::kTensorCores) {
+    const u32 q = shared_address(q_tile) +
+                  static_cast<u32>((at.row + at.lane % 16) * C::kQPitch + at.lane / 16 * 16);
+    const u32 k = shared_address(k_tile) +
+                  static_cast<u32>((at.key + at.lane / 16 * 8 + at.lane % 8) * C::kKPitch +
+                                   at.lane / 8 % 2 * 16);
+#pragma unroll
+    for (i32 d = 0; d < C::kQkPadded / 16; ++d) {
+      FragmentA a[C::kRowBlocks];
+#pragma unroll
+      for (i32 m = 0; m < C::kRowBlocks; ++m) {
+        load_matrices(a[m].word, q + static_cast<u32>(m * 16 * C::kQPitch + d * 32));
+      }
+#pragma unroll
+      for (i32 n = 0; n < C::kKeyTiles; n += 2) {
+        u32 word[4];
+        load_matrices(word, k + static_cast<u32>(n * 8 * C::kKPitch + d * 32));
+        const FragmentB b0{{word[0], word[1]}};
+        const FragmentB b1{{word[2], word[3]}};
+#pragma unroll
+        for (i32 m = 0; m < C::kRowBlocks; ++m) {
+          multiply_add<C::kCompute>(scores[m][n], a[m], b0);
+          multiply_add<C::kCompute>(scores[m][n + 1], a[m], b1);
+        }
+      }
+    }
+  } else {
+    const char* q = q_tile + (at.row + at.lane / 4) * C::kQPitch;
+    const char* k = k_tile + (at.key + at.lane % 4 * 2) * C::kKPitch;
+#pragma unroll 1
+    for (i32 d = 0; d < C::kQkPadded; d += 4) {
+      const float4 q0 = *reinterpret_cast<const float4*>(q + d * 4);
+      const float4 q1 = *reinterpret_cast<const float4*>(q + 8 * C::kQPitch + d * 4);
+#pragma unroll
+      for (i32 n = 0; n < C::kKeyTiles; ++n) {
+#pragma unroll
+        for (i32 e = 0; e < 2; ++e) {
+          const float4 x = *reinterpret_cast<const float4*>(k + (n * 8 + e) * C::kKPitch + d * 4);
+          float* s = scores[0][n].x;
+          s[e] = __fmaf_rn(q0.w, x.w, __fmaf_rn(q0.z, x.z, __fmaf_rn(q0.y, x.y, __fmaf_rn(q0.x, x.x, s[e]))));
+          s[2 + e] = __fmaf_rn(q1.w, x.w, __fmaf_rn(q1.z, x.z, __fmaf_rn(q1.y, x.y, __fmaf_rn(q1.x, x.x, s[2 + e]))));
+        }
+      }
+    }
+  }
+}
+
+/// outputs += P V; `p` holds the probabilities where the scores were.
+__device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, const Scores& p,
+                                                              const char* v_tile, char* shared,
+                                                              const WarpPlace& at) {
+  using C = Config;
+  if constexpr (C::kTensorCores) {
+    using E = Element<C::kCompute>;
+    const u32 v = shared_address(v_tile) +
+                  static_cast<u32>((at.key + at.lane % 16) * C::kVPitch + at.column * 2 +
+                                   at.lane / 16 * 16);
+#pragma unroll
+    for (i32 k = 0; k < C::kKeyTiles / 2; ++k) {
+      FragmentA a[C::kRowBlocks];
+#pragma unroll
+      for (i32 m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+        for (i32 i = 0; i < 2; ++i) {
+          const float* x = p[m][2 * k + i].x;
+          a[m].word[2 * i] = E::narrow_pair(x[0], x[1]);
+          a[m].word[2 * i + 1] = E::narrow_pair(x[2], x[3]);
+        }
+      }
+#pragma unroll
+      for (i32 n = 0; n < C::kColumnTiles; n += 2) {
+        u32 word[4];
+        load_matrices_transposed(word, v + static_cast<u32>(k * 16 * C::kVPitch + n * 16));
+        const FragmentB b0{{word[0], word[1]}};
+        const FragmentB b1{{word[2], word[3]}};
+#pragma unroll
+        for (i32 m = 0; m < C::kRowBlocks; ++m) {
+          multiply_add<C::kCompute>(outputs[m][n], a[m], b0);
+          multiply_add<C::kCompute>(outputs[m][n + 1], a[m], b1);
+        }
+      }
+    }
+  } else {
+    float* mine = reinterpret_cast<float*>(shared + SharedPlan::probabilities) +
+                  at.warp * 16 * SharedPlan::kProbabilityPitch;
+    const i32 row = at.lane / 4;
+    __syncwarp();
+#pragma unroll
+    for (i32 n = 0; n < C::kKeyTiles; ++n) {
+#pragma unroll
+      for (i32 e = 0; e < 4; ++e) {
+        mine[(row + e / 2 * 8) * SharedPlan::kProbabilityPitch + n * 8 + at.lane % 4 * 2 + e % 2] =
+            p[0][n].x[e];
+      }
+    }
+    __syncwarp();
+    const char* v = v_tile + at.key * C::kVPitch + (at.column + at.lane % 4 * 2) * 4;
+#pragma unroll 1
+    for (i32 k = 0; k < C::kWarpKeys; ++k) {
+      const float p0 = mine[row * SharedPlan::kProbabilityPitch + k];
+      const float p1 = mine[(row + 8) * SharedPlan::kProbabilityPitch + k];
+#pragma unroll
+      for (i32 n = 0; n < C::kColumnTiles; ++n) {
+        const float2 x = *reinterpret_cast<const float2*>(v + k * C::kVPitch + n * 32);
+        float* o = outputs[0][n].x;
+        o[0] = __fmaf_rn(p0, x.x, o[0]);
+        o[1] = __fmaf_rn(p0, x.y, o[1]);
+        o[2] = __fmaf_rn(p1, x.x, o[2]);
+        o[3] = __fmaf_rn(p1, x.y, o[3]);
+      }
+    }
+  }
+}
+
+}  // namespace plait::device::mma

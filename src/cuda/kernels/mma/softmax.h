@@ -1,0 +1,251 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// From raw products to probabilities: soft cap, hooks, bias, mask, and the online softmax in base 2.
+#pragma once
+
+#include "cuda/kernels/mma/hooks.h"
+#include "cuda/kernels/mma/key_table.h"
+#include "cuda/kernels/mma/products.h"
+
+namespace plait::device::mma {
+
+/// A query row as masks and biases see it; read from shared memory where a tile needs it.
+struct RowFacts {
+  using C = Config;
+  static constexpr i32 kRows = C::kRowsPerThread;
+  i32 low, high;  // positions it may see, inclusive
+  i32 position;
+
+  __device__ __forceinline__ RowFacts(const AttentionParams& p, const char* shared, i32 local) {
+    position = reinterpret_cast<const i32*>(shared + SharedPlan::query_positions)[local];
+    high = C::kCausal ? position : KeyTable::kNoPosition - 1;
+    low = C::kWindow && p.window_left >= 0 ? position - p.window_left : -0x7FFFFFFF;
+    // Rows beyond the item see nothing, so that no mask bit is read for them.
+    const auto& facts = *reinterpret_cast<const ItemFacts*>(shared + SharedPlan::facts);
+    if (local >= facts.run.num_fused_rows) high = -0x7FFFFFFF - 1;
+  }
+};
+
+/// Scale factors of one item.
+struct ScoreScale {
+  float base2;     // raw product -> base-2 logit, when nothing stands between
+  float natural;   // raw product -> logit
+  bool negative;   // base2 was negative: the raw products change sign first
+};
+
+struct Softmax {
+  using C = Config;
+  /// Something happens to a logit between scaling and masking.
+  static constexpr bool kGeneral =
+      C::kSoftCap || C::kAlibi || C::kSumReduction || Hooks::kHasLogits;
+  static constexpr i32 kRows = RowFacts::kRows;
+
+  float maximum[kRows];  // base 2
+  float sum[kRows];      // this thread's share
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (i32 r = 0; r < kRows; ++r) {
+      maximum[r] = neg_inf();
+      sum[r] = 0.0F;
+    }
+  }
+
+  /// Turns raw products into probabilities relative to the running maximum and rescales `outputs`.
+  /// `positions`: of the warp's keys, in shared memory. `masked`: some key may be hidden.
+  __device__ __forceinline__ void step(Scores& scores, Outputs& outputs, const ScoreScale& scale,
+                                       const i32* positions, bool masked, const AttentionParams& p,
+                                       i32 kv_head, const char* shared, const WarpPlace& at) {
+    if constexpr (kGeneral) {
+      finish_logits(scores, scale, positions, p, kv_head, shared, at);
+    } else if (scale.negative) {
+#pragma unroll
+      for (i32 m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+#pragma unroll
+          for (i32 e = 0; e < 4; ++e) scores[m][n].x[e] = -scores[m][n].x[e];
+        }
+      }
+    }
+    if (masked || C::kCustomMask || Hooks::kHasMask) {
+      hide(scores, positions, p, kv_head, shared, at);
+    }
+    if constexpr (C::kSumReduction) {
+      // finish_logits left the weights; hidden keys hold -inf.
+#pragma unroll
+      for (i32 m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+#pragma unroll
+          for (i32 e = 0; e < 4; ++e) {
+            float& x = scores[m][n].x[e];
+            if (x == neg_inf()) x = 0.0F;
+          }
+        }
+      }
+    } else {
+      exponentiate(scores, outputs, scale);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ LogitSite<float> site(i32 q_position, i32 local_row,
+                                                          i32 kv_position, i32 kv_head,
+                                                          const char* shared) {
+    LogitSite<float> s;
+    const QueryRow& row =
+        reinterpret_cast<const QueryRow*>(shared + SharedPlan::query_rows)[local_row];
+    s.request = row.request;
+    s.q_pos = q_position;
+    s.qo_len = row.qo_len;
+    s.kv_len = row.kv_len;
+    s.qo_head = row.head;
+    s.kv_head = kv_head;
+    s.kv_pos = kv_position;
+    s.distance = static_cast<float>(kv_position - q_position);
+    return s;
+  }
+
+  /// Calls body(score, r, local row, key position) for every score of the thread.
+  template <bool kPositions, class Row, class Body>
+  static __device__ __forceinline__ void for_each(Scores& scores, const i32* positions,
+                                                  const WarpPlace& at, Row row, Body body) {
+#pragma unroll
+    for (i32 m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (i32 half = 0; half < 2; ++half) {
+        const i32 local = at.row + m * 16 + half * 8 + at.lane / 4;
+        const auto facts = row(local);
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+          int2 key{};
+          if constexpr (kPositions) {
+            key = *reinterpret_cast<const int2*>(positions + n * 8 + at.lane % 4 * 2);
+          }
+          body(scores[m][n].x[2 * half], facts, local, key.x);
+          body(scores[m][n].x[2 * half + 1], facts, local, key.y);
+        }
+      }
+    }
+  }
+
+  /// What a row contributes to its logits beyond the product.
+  struct Bias {
+    float slope;  // ALiBi, natural
+    i32 position;
+  };
+
+  static __device__ __forceinline__ void finish_logits(Scores& scores, const ScoreScale& scale,
+                                                       const i32* positions,
+                                                       const AttentionParams& p, i32 kv_head,
+                                                       const char* shared, const WarpPlace& at) {
+    const float inverse_cap = C::kSoftCap ? 1.0F / p.soft_cap : 0.0F;
+    const auto bias = [&](i32 local) {
+      Bias b{0.0F, 0};
+      if constexpr (C::kAlibi || C::kUser) {
+        b.position = reinterpret_cast<const i32*>(shared + SharedPlan::query_positions)[local];
+      }
+      if constexpr (C::kAlibi) {
+        const auto& facts = *reinterpret_cast<const ItemFacts*>(shared + SharedPlan::facts);
+        const i32 fused = facts.run.fused_row_begin + local;
+        b.slope = __ldg(p.alibi_slopes + kv_head * C::kGroupSize + fused % C::kGroupSize);
+      }
+      return b;
+    };
+    for_each<C::kAlibi || C::kUser>(
+        scores, positions, at, bias, [&](float& x, const Bias& b, i32 local, i32 kv_position) {
+          float s = __fmul_rn(x, scale.natural);
+          if constexpr (C::kSoftCap) {
+            s = __fmul_rn(p.soft_cap, accurate_tanh(__fmul_rn(s, inverse_cap)));
+          }
+          if constexpr (Hooks::kHasLogits) {
+            s = Hooks::logits(s, site(b.position, local, kv_position, kv_head, shared), p);
+          }
+          if constexpr (C::kAlibi) {
+            s = __fmaf_rn(b.slope, static_cast<float>(kv_position - b.position), s);
+          }
+          if constexpr (C::kSumReduction) {
+            LogitSite<float> where{};
+            if constexpr (C::kUser) where = site(b.position, local, kv_position, kv_head, shared);
+            x = Hooks::weight(s, where, p);
+          } else {
+            x = __fmul_rn(s, kLog2E);
+          }
+        });
+  }
+
+  static __device__ __forceinline__ void hide(Scores& scores, const i32* positions,
+                                              const AttentionParams& p, i32 kv_head,
+                                              const char* shared, const WarpPlace& at) {
+    const auto& item = *reinterpret_cast<const ItemFacts*>(shared + SharedPlan::facts);
+    const auto facts = [&](i32 local) { return RowFacts(p, shared, local); };
+    for_each<true>(
+        scores, positions, at, facts, [&](float& x, const RowFacts& row, i32 local, i32 kv_position) {
+          bool visible = kv_position >= row.low && kv_position <= row.high;
+          if constexpr (C::kCustomMask) {
+            if (visible && (item.block.flags & kBlockCustomMask) != 0 &&
+                kv_position >= item.block.mask_pos_base) {
+              visible = mask_bit(p, item.block,
+                                 (item.run.fused_row_begin + local) / C::kGroupSize, kv_position);
+            }
+          }
+          if constexpr (Hooks::kHasMask) {
+            if (visible) {
+              visible = Hooks::visible(site(row.position, local, kv_position, kv_head, shared), p);
+            }
+          }
+          if (!visible) x = neg_inf();
+        });
+  }
+
+  static __device__ __forceinline__ bool mask_bit(const AttentionParams& p, const RowBlock& block,
+                                                  i32 row, i32 kv_position) {
+    const i64 first = static_cast<i64>(static_cast<u64>(block.mask_bit0_hi) << 32 | block.mask_bit0_lo);
+    const i64 bit = first + static_cast<i64>(row - block.row_begin) * block.mask_row_bits +
+                    (kv_position - block.mask_pos_base);
+    return (__ldg(p.custom_mask + bit / 8) >> (bit % 8) & 1) != 0;
+  }
+
+  __device__ __forceinline__ void exponentiate(Scores& scores, Outputs& outputs,
+                                               const ScoreScale& scale) {
+    const float factor = kGeneral ? 1.0F : scale.base2;
+#pragma unroll
+    for (i32 m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (i32 half = 0; half < 2; ++half) {
+        const i32 r = 2 * m + half;
+        float top = neg_inf();
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+          top = fmaxf(top, fmaxf(scores[m][n].x[2 * half], scores[m][n].x[2 * half + 1]));
+        }
+        top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFU, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFU, top, 2));
+        const float next = fmaxf(maximum[r], kGeneral ? top : __fmul_rn(top, factor));
+        // No key seen yet: any finite reference gives exp2(-inf) = 0 throughout.
+        const float reference = next == neg_inf() ? 0.0F : next;
+        const float shrink = fast_exp2(__fsub_rn(maximum[r], reference));
+        maximum[r] = next;
+        float added = 0.0F;
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+#pragma unroll
+          for (i32 e = 0; e < 2; ++e) {
+            float& x = scores[m][n].x[2 * half + e];
+            x = fast_exp2(kGeneral ? __fsub_rn(x, reference) : __fmaf_rn(x, factor, -reference));
+            added = __fadd_rn(added, x);
+          }
+        }
+        sum[r] = __fmaf_rn(sum[r], shrink, added);
+#pragma unroll
+        for (i32 n = 0; n < C::kColumnTiles; ++n) {
+          outputs[m][n].x[2 * half] = __fmul_rn(outputs[m][n].x[2 * half], shrink);
+          outputs[m][n].x[2 * half + 1] = __fmul_rn(outputs[m][n].x[2 * half + 1], shrink);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace plait::device::mma

@@ -1,0 +1,127 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// The plan as a worker reads it: slices -> runs -> items, and an item's keys as a sequence of tiles.
+#pragma once
+
+#include "core/device/plan_layout.h"
+#include "cuda/kernels/common/params.h"
+#include "cuda/kernels/mma/shared_plan.h"
+
+namespace plait::device::mma {
+
+template <class T>
+__device__ __forceinline__ const T* plan_array(const i32* plan, i32 offset) {
+  return reinterpret_cast<const T*>(plan + offset);
+}
+
+struct GroupView {
+  const i32* plan;
+  const GroupHeader* header;
+
+  __device__ __forceinline__ explicit GroupView(const AttentionParams& p)
+      : plan(p.plan),
+        header(plan_array<GroupHeader>(
+            p.plan, reinterpret_cast<const PlanHeader*>(p.plan)->group_offset[p.group])) {}
+  __device__ __forceinline__ const RowBlock& block(i32 i) const {
+    return plan_array<RowBlock>(plan, header->block_offset)[i];
+  }
+  __device__ __forceinline__ const Piece& piece(i32 i) const {
+    return plan_array<Piece>(plan, header->piece_offset)[i];
+  }
+  __device__ __forceinline__ const Run& run(i32 i) const { return plan_array<Run>(plan, header->run_offset)[i]; }
+  __device__ __forceinline__ const Merge& merge(i32 i) const {
+    return plan_array<Merge>(plan, header->merge_offset)[i];
+  }
+  __device__ __forceinline__ const StateRef& ref(i32 i) const {
+    return plan_array<StateRef>(plan, header->ref_offset)[i];
+  }
+};
+
+/// Coordinate in which KV tiles begin at multiples of the tile under canonical segments: the logical
+/// position, or the slot where positions are listed. Elsewhere the slot will do.
+__device__ __forceinline__ i32 coordinate_bias(const RowBlock& block) {
+  if constexpr (!Config::kCanonical) return 0;
+  return (block.flags & kBlockHasPositions) != 0 ? 0 : block.base_pos;
+}
+
+/// Copies a plan record into shared memory, a word per thread.
+template <class T>
+__device__ __forceinline__ void copy_record(T* target, const T& source) {
+  const i32 word = static_cast<i32>(threadIdx.x) % 32;
+  if (word < static_cast<i32>(sizeof(T) / 4)) {
+    reinterpret_cast<i32*>(target)[word] = reinterpret_cast<const i32*>(&source)[word];
+  }
+}
+
+/// Reads the records of an item; by one whole warp.
+__device__ __forceinline__ void load_facts(const GroupView& group, i32 run, ItemFacts* facts) {
+  copy_record(&facts->run, group.run(run));
+  __syncwarp();
+  if (facts->run.num_pieces == 0) return;
+  copy_record(&facts->piece, group.piece(facts->run.piece_begin));
+  __syncwarp();
+  copy_record(&facts->block, group.block(facts->piece.block));
+}
+
+/// One item's keys: tiles of kKvTile coordinates over the item's pieces.
+struct KeyRange {
+  i32 begin = 0;  // coordinate of the first tile's first row
+  i32 num_tiles = 0;
+
+  __device__ __forceinline__ void open(const GroupView& group, const ItemFacts& facts) {
+    begin = 0;
+    num_tiles = 0;
+    if (facts.run.num_pieces == 0) return;
+    begin = facts.piece.kv_begin + coordinate_bias(facts.block);
+    i32 end = facts.piece.kv_end + coordinate_bias(facts.block);
+    if constexpr (Config::kCanonical) {
+      if (facts.run.num_pieces > 1) {
+        const Piece& last = group.piece(facts.run.piece_begin + facts.run.num_pieces - 1);
+        end = last.kv_end + coordinate_bias(group.block(last.block));
+      }
+      begin -= begin % Config::kKvTile;
+    }
+    num_tiles = max_of(0, ceil_div(end - begin, Config::kKvTile));
+  }
+
+  /// Every row of the item sees every coordinate of tile t, and each is a key.
+  __device__ __forceinline__ bool is_full(const GroupView& group, const ItemFacts& facts,
+                                          i32 t) const {
+    const i32 first = begin + t * Config::kKvTile;
+    const i32 last = first + Config::kKvTile;
+    if constexpr (Config::kCanonical) {
+      for (i32 i = 0; i < facts.run.num_pieces; ++i) {
+        const Piece& p = group.piece(facts.run.piece_begin + i);
+        const i32 bias = coordinate_bias(group.block(p.block));
+        if (first >= p.full_begin + bias && last <= p.full_end + bias) return true;
+      }
+      return false;
+    } else {
+      return first >= facts.piece.full_begin && last <= facts.piece.full_end;
+    }
+  }
+};
+
+/// The request that a query row belongs to, for blocks that span several.
+__device__ __forceinline__ i32 request_of_row(const GroupView& group, i32 first, i32 row) {
+  const i32* indptr = plan_array<i32>(group.plan, group.header->q_indptr_offset);
+  i32 low = first;
+  i32 high = group.header->num_requests - 1;
+  while (low < high) {
+    const i32 middle = (low + high) / 2;
+    if (indptr[middle + 1] > row) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/// Logical position of query row `row`.
+__device__ __forceinline__ i32 query_position(const GroupView& group, const RowBlock& block,
+                                              i32 row) {
+  if ((block.flags & kBlockSpansRequests) != 0) {
+    return plan_array<i32>(group.plan, group.header->row_pos_offset)[row];
+  }
+  return block.pos0 + row - block.row_begin;
+}
+
+}  // namespace plait::device::mma
