@@ -25,6 +25,14 @@ struct FragmentC {
   float x[4];
 };
 
+/// threadIdx.x, read anew: addresses made from it are not carried through a loop in registers that
+/// the accumulators need.
+__device__ __forceinline__ i32 fresh_thread_index() {
+  u32 index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return static_cast<i32>(index);
+}
+
 __device__ __forceinline__ u32 shared_address(const void* pointer) {
   return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }

@@ -12,26 +12,9 @@
 
 #include "core/device/variant.h"
 #include "cuda/kernels/device/element.h"
+#include "cuda/kernels/mma/layout.h"
 
 namespace plait::device::mma {
-
-using plait::device::DTypeCode;
-
-PLAIT_HD constexpr i32 round_up(i32 a, i32 b) { return ceil_div(a, b) * b; }
-
-/// Row pitch in shared memory: an odd number of 16-byte words, so that eight rows at one column lie in
-/// different banks (ldmatrix) without a swizzle, for every head dim.
-PLAIT_HD constexpr i32 row_pitch(i32 elements, i32 element_size) {
-  return (ceil_div(elements * element_size, 16) | 1) * 16;
-}
-
-/// Bytes moved per copy: the widest that divides a row; below 4 the copy goes through registers.
-PLAIT_HD constexpr i32 copy_bytes(i32 row_bytes) {
-  for (i32 bytes = 16; bytes > 1; bytes /= 2) {
-    if (row_bytes % bytes == 0) return bytes;
-  }
-  return 1;
-}
 
 struct Config : KernelConfig {
   /// What the products run in: 16-bit if queries and keys agree (fp8 on either side widens exactly),
@@ -50,28 +33,35 @@ struct Config : KernelConfig {
 
   static constexpr i32 kRowBlocks = kTuneA == 0 ? 1 : kTuneA;
   static constexpr i32 kColumnWarps = kTuneB == 0 ? 1 : kTuneB;
+  static constexpr bool kRope = kRopeHalf || kRopeInterleaved;
+  static constexpr bool kWiden = kKvDtype != kCompute;  // K and V are converted in shared memory
+  static constexpr TileShape kShape{kQTile,      kKvTile,    kStages,      kWarps,  kRowBlocks,
+                                    kColumnWarps, kHeadDimQk, kHeadDimVo,   kComputeSize,
+                                    kKvSize,     kWiden,     kRope,        kUser};
+  static constexpr SharedLayout kShared = shared_layout(kShape);
+
   static constexpr i32 kThreads = kWarps * 32;
-  static constexpr i32 kRowWarps = kQTile / (16 * kRowBlocks);
-  static constexpr i32 kKeyWarps = kWarps / (kRowWarps * kColumnWarps);
+  static constexpr i32 kRowWarps = kShape.row_warps();
+  static constexpr i32 kKeyWarps = kShape.key_warps();
   static constexpr i32 kWarpKeys = kKvTile / kKeyWarps;
-  static constexpr i32 kKeyTiles = kWarpKeys / 8;   // accumulator tiles of scores per row block
-  static constexpr i32 kQkPadded = round_up(kHeadDimQk, 16);
-  static constexpr i32 kVoPadded = round_up(kHeadDimVo, 16 * kColumnWarps);
+  static constexpr i32 kKeyTiles = kWarpKeys / 8;  // accumulator tiles of scores per row block
+  static constexpr i32 kQkPadded = kShape.qk_padded();
+  static constexpr i32 kVoPadded = kShape.vo_padded();
   static constexpr i32 kWarpColumns = kVoPadded / kColumnWarps;
   static constexpr i32 kColumnTiles = kWarpColumns / 8;
   static constexpr i32 kRowsPerThread = 2 * kRowBlocks;
-
-  static constexpr bool kRope = kRopeHalf || kRopeInterleaved;
-  static constexpr bool kWiden = kKvDtype != kCompute;  // K and V are converted in shared memory
+  static constexpr i32 kTableStages = kStages + 1;
   static constexpr i32 kPage = kPageSize;
 
-  // Pitches in bytes.
-  static constexpr i32 kQPitch = row_pitch(kQkPadded, kComputeSize);
-  static constexpr i32 kRawKPitch = row_pitch(kWiden ? kHeadDimQk : kQkPadded, kKvSize);
-  static constexpr i32 kRawVPitch = row_pitch(kWiden ? kHeadDimVo : kVoPadded, kKvSize);
-  static constexpr i32 kKPitch = row_pitch(kQkPadded, kComputeSize);
-  static constexpr i32 kVPitch = row_pitch(kVoPadded, kComputeSize);
+  /// Shared memory of one multiprocessor.
+  static constexpr i32 kSharedPerMultiprocessor =
+      1024 * (PLAIT_ARCH == 80 || PLAIT_ARCH == 87                        ? 164
+              : PLAIT_ARCH == 86 || PLAIT_ARCH == 89 || PLAIT_ARCH >= 120 ? 100
+                                                                          : 228);
+  static constexpr i32 kMinBlocks = blocks_per_multiprocessor(kShape, kSharedPerMultiprocessor);
 
+  static_assert(kShared.total + kReservedShared <= kSharedPerMultiprocessor,
+                "the tiles do not fit this architecture");
   static_assert(kQTile % (16 * kRowBlocks) == 0 && kQTile <= kThreads);
   static_assert(kRowWarps * kKeyWarps * kColumnWarps == kWarps && kWarps <= 32);
   static_assert(kKvTile % kKeyWarps == 0 && kWarpKeys % 16 == 0 && kKvTile <= kThreads);

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cuda/kernels/mma/hooks.h"
-#include "cuda/kernels/mma/shared_plan.h"
+#include "cuda/kernels/mma/config.h"
 #include "cuda/kernels/mma/work.h"
 
 namespace plait::device::mma {
@@ -15,7 +15,6 @@ struct OutputWriter {
   using Out = Element<C::kODtype>;
 
   const AttentionParams& p;
-  const GroupView& group;
 
   /// Factor and place of one output row.
   struct Row {
@@ -38,6 +37,7 @@ struct OutputWriter {
       }
     }
     if constexpr (Hooks::kHasOutput) {
+      const GroupView group(p);
       r.request = request_of_row(group, 0, row);
       const i32 begin = plan_array<i32>(group.plan, group.header->q_indptr_offset)[r.request];
       const i32 end = plan_array<i32>(group.plan, group.header->q_indptr_offset)[r.request + 1];
@@ -122,7 +122,7 @@ struct RowSink {
 #pragma unroll
       for (i32 w = 0; w < C::kKeyWarps; ++w) {
         const float2 part = *reinterpret_cast<const float2*>(
-            parts + w * C::kQTile * SharedPlan::kMergePitch + dim);
+            parts + w * C::kQTile * C::kShared.result_pitch + dim);
         x.x += part.x;
         x.y += part.y;
       }

@@ -6,6 +6,7 @@
 #include "cuda/kernels/mma/epilogue.h"
 #include "cuda/kernels/mma/key_table.h"
 #include "cuda/kernels/mma/loader.h"
+#include "cuda/kernels/mma/merge.h"
 #include "cuda/kernels/mma/products.h"
 #include "cuda/kernels/mma/softmax.h"
 #include "cuda/kernels/mma/transform.h"
@@ -16,36 +17,37 @@ class Item {
  public:
   using C = Config;
 
-  __device__ __forceinline__ Item(const AttentionParams& p, const GroupView& group, char* shared)
-      : p_(p), group_(group), shared_(shared), table_(p, group, shared) {
-    if (threadIdx.x == 0) facts().poisoned_serial = 0;
-  }
+  __device__ __forceinline__ Item(const AttentionParams& p, char* shared)
+      : p_(p), shared_(shared), table_(p, shared) {}
 
-  __device__ __forceinline__ void process(i32 run, i32 head) {
+  /// The worker's next item; false if there is none.
+  __device__ __forceinline__ bool process_next() {
     __syncthreads();  // the item before may still be reading shared memory
-    if (threadIdx.x < 32) load_facts(group_, run, &facts());
-    ++serial_;
+    if (fresh_thread_index() < 32) {
+      next_item(p_, &facts());
+      if (fresh_thread_index() == 0) open_scales();
+    }
     __syncthreads();
-    const i32 kv_head = facts().run.head_begin + head;
-    range_.open(group_, facts());
-    open_rows(kv_head);
-    if (range_.num_tiles > 0) {
+    if (facts().item < 0) return false;
+    open_rows();
+    if (facts().num_tiles > 0) {
       clear_tiles();
-      QueryLoader::load(p_, group_, facts().run, facts().block, kv_head, shared_);
-      start_pipeline(kv_head);
+      QueryLoader::load(p_, shared_);
+      start_pipeline();
     } else {
       __syncthreads();
     }
-    open_scales(kv_head);
     softmax_.reset();
     clear_outputs();
-    for (i32 t = 0; t < range_.num_tiles; ++t) {
-      step(t, kv_head);
+    for (i32 t = 0; t < facts().num_tiles; ++t) {
+      step(t);
       if constexpr (C::kCanonical) {
-        if (ends_segment(t)) fold_segment(t, kv_head);
+        if (ends_segment(t)) fold_segment(t);
       }
     }
-    finish(kv_head);
+    finish();
+    if (facts().run.state_begin >= 0) Arrivals::count(p_, shared_);
+    return true;
   }
 
  private:
@@ -56,55 +58,56 @@ class Item {
     constexpr i32 kVo = C::kHeadDimVo * C::kComputeSize;
     constexpr i32 kQkPadded = C::kQkPadded * C::kComputeSize;
     constexpr i32 kVoPadded = C::kVoPadded * C::kComputeSize;
-    clear_padding<kQk, kQkPadded, C::kQPitch>(shared_ + SharedPlan::q, C::kQTile);
+    clear_padding<kQk, kQkPadded, C::kShared.q_pitch>(shared_ + C::kShared.q, C::kQTile);
     for (i32 s = 0; s < (C::kWiden ? 1 : C::kStages); ++s) {
-      clear_padding<kQk, kQkPadded, C::kKPitch>(Transform::key_tile(shared_, s), C::kKvTile);
-      clear_padding<kVo, kVoPadded, C::kVPitch>(Transform::value_tile(shared_, s), C::kKvTile);
+      clear_padding<kQk, kQkPadded, C::kShared.k_pitch>(Transform::key_tile(shared_, s), C::kKvTile);
+      clear_padding<kVo, kVoPadded, C::kShared.v_pitch>(Transform::value_tile(shared_, s), C::kKvTile);
     }
   }
 
   __device__ __forceinline__ ItemFacts& facts() const {
-    return *reinterpret_cast<ItemFacts*>(shared_ + SharedPlan::facts);
+    return *reinterpret_cast<ItemFacts*>(shared_ + C::kShared.facts);
   }
-  /// Items count from 1, so that nobody has to reset the mark.
+  /// Items count from 1, so that nobody has to reset the mark of a bad one.
   __device__ __forceinline__ bool poisoned() const {
-    return *const_cast<volatile i32*>(&facts().poisoned_serial) == serial_;
+    return *const_cast<volatile i32*>(&facts().poisoned_serial) == facts().serial;
   }
 
   /// Positions (and for user variants requests) of the query rows, one thread per row.
-  __device__ __forceinline__ void open_rows(i32 kv_head) const {
-    const i32 local = static_cast<i32>(threadIdx.x);
+  __device__ __forceinline__ void open_rows() const {
+    const i32 local = fresh_thread_index();
     const Run& run = facts().run;
     if (local >= C::kQTile || run.num_pieces == 0) return;
     const i32 fused = run.fused_row_begin + min_of(local, run.num_fused_rows - 1);
     const i32 row = fused / C::kGroupSize;
     const RowBlock& block = facts().block;
-    reinterpret_cast<i32*>(shared_ + SharedPlan::query_positions)[local] =
-        query_position(group_, block, row);
+    const GroupView group(p_);
+    reinterpret_cast<i32*>(shared_ + C::kShared.query_positions)[local] =
+        query_position(group, block, row);
     if constexpr (C::kUser) {
       const bool spans = (block.flags & kBlockSpansRequests) != 0;
       QueryRow q;
-      q.request = spans ? request_of_row(group_, block.request, row) : block.request;
-      const i32* indptr = plan_array<i32>(group_.plan, group_.header->q_indptr_offset);
+      q.request = spans ? request_of_row(group, block.request, row) : block.request;
+      const i32* indptr = plan_array<i32>(group.plan, group.header->q_indptr_offset);
       q.qo_len = indptr[q.request + 1] - indptr[q.request];
-      q.kv_len = plan_array<i32>(group_.plan, group_.header->kv_len_offset)[q.request];
-      q.head = kv_head * C::kGroupSize + fused % C::kGroupSize;
-      reinterpret_cast<QueryRow*>(shared_ + SharedPlan::query_rows)[local] = q;
+      q.kv_len = plan_array<i32>(group.plan, group.header->kv_len_offset)[q.request];
+      q.head = facts().kv_head * C::kGroupSize + fused % C::kGroupSize;
+      reinterpret_cast<QueryRow*>(shared_ + C::kShared.query_rows)[local] = q;
     }
   }
 
-  __device__ __forceinline__ float k_scale(i32 kv_head) const {
-    return p_.k_scales != nullptr ? __ldg(p_.k_scales + kv_head) : p_.k_scale;
+  __device__ __forceinline__ float k_scale() const {
+    return p_.k_scales != nullptr ? __ldg(p_.k_scales + facts().kv_head) : p_.k_scale;
   }
-  __device__ __forceinline__ float v_scale(i32 kv_head) const {
-    return p_.v_scales != nullptr ? __ldg(p_.v_scales + kv_head) : p_.v_scale;
+  __device__ __forceinline__ float v_scale() const {
+    return p_.v_scales != nullptr ? __ldg(p_.v_scales + facts().kv_head) : p_.v_scale;
   }
 
-  __device__ __forceinline__ void open_scales(i32 kv_head) {
-    scale_.natural = Hooks::kHasKey ? p_.sm_scale : p_.sm_scale * k_scale(kv_head);
-    scale_.negative = scale_.natural < 0.0F;
+  __device__ __forceinline__ void open_scales() {
+    if (facts().item < 0) return;
+    facts().natural = Hooks::kHasKey ? p_.sm_scale : p_.sm_scale * k_scale();
     // A zero scale would turn hidden keys (-inf) into NaN; this is zero for every finite product.
-    scale_.base2 = fmaxf(fabsf(scale_.natural) * kLog2E, 1e-37F);
+    facts().base2 = fmaxf(fabsf(facts().natural) * kLog2E, 1e-37F);
   }
 
   __device__ __forceinline__ void clear_outputs() {
@@ -117,17 +120,15 @@ class Item {
 
   // ---- pipeline: tile t lies in stage t % kStages, its key table in t % kTableStages ------------
 
-  __device__ __forceinline__ void start_pipeline(i32 kv_head) {
-    k_base_ = static_cast<const char*>(p_.k) + kv_head * p_.k_stride_head * C::kKvSize;
-    v_base_ = static_cast<const char*>(p_.v) + kv_head * p_.v_stride_head * C::kKvSize;
-    const i32 row = static_cast<i32>(threadIdx.x);
+  __device__ __forceinline__ void start_pipeline() {
+    const i32 row = fresh_thread_index();
     if (row < C::kKvTile) {
       PendingKey first[C::kStages];
 #pragma unroll
-      for (i32 t = 0; t < C::kStages; ++t) first[t] = table_.fetch(range_, t, row);
+      for (i32 t = 0; t < C::kStages; ++t) first[t] = table_.fetch(t, row);
 #pragma unroll
-      for (i32 t = 0; t < C::kStages; ++t) table_.store(first[t], t, row, serial_);
-      pending_ = table_.fetch(range_, C::kStages, row);
+      for (i32 t = 0; t < C::kStages; ++t) table_.store(first[t], t, row);
+      pending_ = table_.fetch(C::kStages, row);
     }
     __syncthreads();
 #pragma unroll
@@ -136,27 +137,30 @@ class Item {
 
   /// Always commits a group, so that the waits can count them.
   __device__ __forceinline__ void load_tile(i32 t) const {
-    if (t < range_.num_tiles) {
-      char* stage = shared_ + SharedPlan::raw + t % C::kStages * SharedPlan::kStageBytes;
+    if (t < facts().num_tiles) {
+      char* stage = shared_ + C::kShared.raw + t % C::kStages * C::kShared.stage_bytes;
       const i64* offsets = reinterpret_cast<const i64*>(
-          reinterpret_cast<const KeyRow*>(shared_ + SharedPlan::key_rows) +
-          t % SharedPlan::kTableStages * C::kKvTile);
-      load_key_rows<C::kHeadDimQk * C::kKvSize, C::kRawKPitch>(stage, k_base_, offsets);
-      load_key_rows<C::kHeadDimVo * C::kKvSize, C::kRawVPitch>(stage + SharedPlan::kRawK, v_base_,
+          reinterpret_cast<const KeyRow*>(shared_ + C::kShared.key_rows) +
+          t % C::kTableStages * C::kKvTile);
+      const i64 head = facts().kv_head;
+      const char* k = static_cast<const char*>(p_.k) + head * p_.k_stride_head * C::kKvSize;
+      const char* v = static_cast<const char*>(p_.v) + head * p_.v_stride_head * C::kKvSize;
+      load_key_rows<C::kHeadDimQk * C::kKvSize, C::kShared.raw_k_pitch>(stage, k, offsets);
+      load_key_rows<C::kHeadDimVo * C::kKvSize, C::kShared.raw_v_pitch>(stage + C::kShared.raw_k_bytes, v,
                                                                offsets + 1);
     }
     copy_async_commit();
   }
 
   __device__ __forceinline__ void advance_table(i32 t) {
-    const i32 row = static_cast<i32>(threadIdx.x);
-    if (row < C::kKvTile && t + C::kStages < range_.num_tiles) {
-      table_.store(pending_, (t + C::kStages) % SharedPlan::kTableStages, row, serial_);
-      pending_ = table_.fetch(range_, t + C::kStages + 1, row);
+    const i32 row = fresh_thread_index();
+    if (row < C::kKvTile && t + C::kStages < facts().num_tiles) {
+      table_.store(pending_, t + C::kStages, row);
+      pending_ = table_.fetch(t + C::kStages + 1, row);
     }
   }
 
-  __device__ __forceinline__ void step(i32 t, i32 kv_head) {
+  __device__ __forceinline__ void step(i32 t) {
     if constexpr (C::kStages == 1) {
       __syncthreads();
       load_tile(t);
@@ -169,21 +173,24 @@ class Item {
     }
     advance_table(t);
     const i32 stage = t % C::kStages;
-    const i32 table_stage = t % SharedPlan::kTableStages;
+    const i32 table_stage = t % C::kTableStages;
     if constexpr (Transform::kNeeded) {
-      Transform::run(p_, shared_, stage, table_stage, kv_head, facts().block.request,
-                     Hooks::kHasKey ? k_scale(kv_head) : 1.0F);
+      Transform::run(p_, shared_, stage, table_stage, facts().kv_head, facts().block.request,
+                     Hooks::kHasKey ? k_scale() : 1.0F);
       __syncthreads();
     }
-    const bool full = range_.is_full(group_, facts(), t);
-    if (at_.row >= facts().run.num_fused_rows) return;  // no row of this warp exists
-    multiply_queries_keys(scores_, shared_ + SharedPlan::q, Transform::key_tile(shared_, stage),
-                          at_);
-    const i32* positions = reinterpret_cast<const i32*>(shared_ + SharedPlan::positions) +
-                           table_stage * C::kKvTile + at_.key;
-    softmax_.step(scores_, outputs_, scale_, positions, !full, p_, kv_head, shared_, at_);
+    const WarpPlace at;
+    const bool full = is_full_tile(p_, facts(), t);
+    if (at.row >= facts().run.num_fused_rows) return;  // no row of this warp exists
+    multiply_queries_keys(scores_, shared_ + C::kShared.q, Transform::key_tile(shared_, stage),
+                          at);
+    const i32* positions = reinterpret_cast<const i32*>(shared_ + C::kShared.positions) +
+                           table_stage * C::kKvTile + at.key;
+    const ScoreScale scale{facts().base2, facts().natural};
+    softmax_.step(scores_, outputs_, scale, positions, !full, p_, facts().kv_head, shared_,
+                  at);
     multiply_probabilities_values(outputs_, scores_, Transform::value_tile(shared_, stage), shared_,
-                                  at_);
+                                  at);
   }
 
   // ---- results -----------------------------------------------------------------------------------
@@ -191,8 +198,8 @@ class Item {
   static constexpr i32 kRows = C::kRowsPerThread;
 
   /// Row r of this thread within the item.
-  __device__ __forceinline__ i32 row(i32 r) const {
-    return at_.row + r / 2 * 16 + r % 2 * 8 + at_.lane / 4;
+  static __device__ __forceinline__ i32 row(const WarpPlace& at, i32 r) {
+    return at.row + r / 2 * 16 + r % 2 * 8 + at.lane / 4;
   }
   __device__ __forceinline__ float row_sum(i32 r) const {
     float total = softmax_.sum[r];
@@ -215,7 +222,7 @@ class Item {
     if constexpr (!C::kSumReduction) {
       const float total = row_sum(r);
       const bool empty = softmax_.maximum[r] == neg_inf();
-      factor = empty ? 0.0F : __fdiv_rn(v_scale, total);
+      factor = empty ? 0.0F : __fmul_rn(v_scale, fast_reciprocal(total));
       lse = empty ? neg_inf()
                   : __fmul_rn(__fadd_rn(softmax_.maximum[r], fast_log2(total)), kLn2);
     }
@@ -224,23 +231,24 @@ class Item {
   }
 
   /// The same where the row's keys are spread over key warps: parts that will add up.
-  __device__ __forceinline__ float normalise_across_warps(i32 r, float v_scale, const float* maxima,
+  __device__ __forceinline__ float normalise_across_warps(const WarpPlace& at, i32 r,
+                                                          float v_scale, const float* maxima,
                                                           const float* sums) {
     float factor = v_scale;
     float lse = 0.0F;
     if constexpr (!C::kSumReduction) {
       float top = neg_inf();
 #pragma unroll
-      for (i32 w = 0; w < C::kKeyWarps; ++w) top = fmaxf(top, maxima[w * C::kQTile + row(r)]);
+      for (i32 w = 0; w < C::kKeyWarps; ++w) top = fmaxf(top, maxima[w * C::kQTile + row(at, r)]);
       factor = 0.0F;
       lse = neg_inf();
       if (top != neg_inf()) {
         float total = 0.0F;
 #pragma unroll
         for (i32 w = 0; w < C::kKeyWarps; ++w) {
-          total += sums[w * C::kQTile + row(r)] * fast_exp2(maxima[w * C::kQTile + row(r)] - top);
+          total += sums[w * C::kQTile + row(at, r)] * fast_exp2(maxima[w * C::kQTile + row(at, r)] - top);
         }
-        factor = fast_exp2(softmax_.maximum[r] - top) * v_scale / total;
+        factor = fast_exp2(softmax_.maximum[r] - top) * v_scale * fast_reciprocal(total);
         lse = (top + fast_log2(total)) * kLn2;
       }
     }
@@ -250,18 +258,19 @@ class Item {
 
   /// Rows leave through shared memory: there key warps, which hold states over different keys of the
   /// same rows, merge, and from there whole rows are written.
-  __device__ __forceinline__ void finish(i32 kv_head) {
+  __device__ __forceinline__ void finish() {
     __syncthreads();  // the tiles become scratch
-    auto* maxima = reinterpret_cast<float*>(shared_ + SharedPlan::merge_state);
+    const WarpPlace at;
+    auto* maxima = reinterpret_cast<float*>(shared_ + C::kShared.row_states);
     float* sums = maxima + C::kKeyWarps * C::kQTile;
-    auto* partial = reinterpret_cast<float*>(shared_ + SharedPlan::merge_output);
+    auto* partial = reinterpret_cast<float*>(shared_ + C::kShared.results);
     if constexpr (C::kKeyWarps > 1 && !C::kSumReduction) {
 #pragma unroll
       for (i32 r = 0; r < kRows; ++r) {
         const float total = row_sum(r);
-        if (at_.lane % 4 == 0 && at_.column == 0) {
-          maxima[at_.key_warp * C::kQTile + row(r)] = softmax_.maximum[r];
-          sums[at_.key_warp * C::kQTile + row(r)] = total;
+        if (at.lane % 4 == 0 && at.column == 0) {
+          maxima[at.key_warp * C::kQTile + row(at, r)] = softmax_.maximum[r];
+          sums[at.key_warp * C::kQTile + row(at, r)] = total;
         }
       }
       __syncthreads();
@@ -269,52 +278,55 @@ class Item {
 #pragma unroll
     for (i32 r = 0; r < kRows; ++r) {
       if constexpr (C::kKeyWarps == 1) {
-        if (!C::kCanonical || range_.num_tiles == 0) lse_[r] = normalise(r, v_scale(kv_head));
+        if (!C::kCanonical || facts().num_tiles == 0) lse_[r] = normalise(r, v_scale());
       } else {
-        lse_[r] = normalise_across_warps(r, v_scale(kv_head), maxima, sums);
+        lse_[r] = normalise_across_warps(at, r, v_scale(), maxima, sums);
       }
-      float* target = partial + (at_.key_warp * C::kQTile + row(r)) * SharedPlan::kMergePitch;
+      float* target = partial + (at.key_warp * C::kQTile + row(at, r)) * C::kShared.result_pitch;
 #pragma unroll
       for (i32 n = 0; n < C::kColumnTiles; ++n) {
         const float* x = outputs_[r / 2][n].x + r % 2 * 2;
-        *reinterpret_cast<float2*>(target + at_.column + n * 8 + at_.lane % 4 * 2) =
+        *reinterpret_cast<float2*>(target + at.column + n * 8 + at.lane % 4 * 2) =
             float2{x[0], x[1]};
       }
     }
     __syncthreads();
-    if (at_.key_warp == 0 && at_.column == 0 && at_.lane % 4 == 0) {
+    if (at.key_warp == 0 && at.column == 0 && at.lane % 4 == 0) {
 #pragma unroll
-      for (i32 r = 0; r < kRows; ++r) maxima[row(r)] = lse_[r];
+      for (i32 r = 0; r < kRows; ++r) maxima[row(at, r)] = lse_[r];
     }
     __syncthreads();
-    const OutputWriter writer{p_, group_};
-    const RowSink sink{writer, facts().run, kv_head, poisoned()};
+    const OutputWriter writer{p_};
+    const RowSink sink{writer, facts().run, facts().kv_head, poisoned()};
 #pragma unroll 1
-    for (i32 local = at_.warp; local < facts().run.num_fused_rows; local += C::kWarps) {
-      sink.write_row(local, maxima[local], partial + local * SharedPlan::kMergePitch, at_.lane);
+    for (i32 local = at.warp; local < facts().run.num_fused_rows; local += C::kWarps) {
+      sink.write_row(local, maxima[local], partial + local * C::kShared.result_pitch, at.lane);
     }
   }
 
   // ---- canonical segments --------------------------------------------------------------------------
 
+  __device__ __forceinline__ i32 segment_tokens() const {
+    return GroupView(p_).header->segment_tokens;
+  }
   __device__ __forceinline__ bool ends_segment(i32 t) const {
-    const i32 end = range_.begin + (t + 1) * C::kKvTile;
-    return t + 1 == range_.num_tiles || end % group_.header->segment_tokens == 0;
+    const i32 end = facts().key_begin + (t + 1) * C::kKvTile;
+    return t + 1 == facts().num_tiles || end % segment_tokens() == 0;
   }
 
   /// Closes a segment: its state is folded into the running one, which lies in the worker's part of
   /// the workspace, each thread its own elements.
-  __device__ __forceinline__ void fold_segment(i32 t, i32 kv_head) {
+  __device__ __forceinline__ void fold_segment(i32 t) {
     const bool first =
-        range_.begin / group_.header->segment_tokens ==
-        (range_.begin + t * C::kKvTile) / group_.header->segment_tokens;
-    const bool last = t + 1 == range_.num_tiles;
+        facts().key_begin / segment_tokens() ==
+        (facts().key_begin + t * C::kKvTile) / segment_tokens();
+    const bool last = t + 1 == facts().num_tiles;
     constexpr i64 kPerThread = kRows * C::kColumnTiles;
     auto* running = reinterpret_cast<float2*>(p_.fold_o) +
                     static_cast<i64>(blockIdx.x) * C::kThreads * kPerThread + threadIdx.x;
 #pragma unroll
     for (i32 r = 0; r < kRows; ++r) {
-      const float lse = normalise(r, v_scale(kv_head));
+      const float lse = normalise(r, v_scale());
       MergeWeights w{0.0F, 1.0F, lse};
       if (!first) w = fold_weights<C::kSumReduction>(lse_[r], lse);
       lse_[r] = w.lse;
@@ -338,20 +350,13 @@ class Item {
   }
 
   const AttentionParams& p_;
-  const GroupView& group_;
   char* shared_;
   KeyTable table_;
-  KeyRange range_;
-  WarpPlace at_;
-  ScoreScale scale_;
   Softmax softmax_;
   Scores scores_;
   Outputs outputs_;
   PendingKey pending_;
-  const char* k_base_ = nullptr;
-  const char* v_base_ = nullptr;
   float lse_[C::kRowsPerThread] = {};
-  i32 serial_ = 0;
 };
 
 }  // namespace plait::device::mma

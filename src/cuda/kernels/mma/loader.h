@@ -6,7 +6,7 @@
 #include "cuda/kernels/device/ptx_sm80.h"
 #include "cuda/kernels/device/rope_angle.h"
 #include "cuda/kernels/mma/hooks.h"
-#include "cuda/kernels/mma/shared_plan.h"
+#include "cuda/kernels/mma/config.h"
 #include "cuda/kernels/mma/work.h"
 
 namespace plait::device::mma {
@@ -19,7 +19,7 @@ __device__ __forceinline__ void load_key_rows(char* tile, const char* base, cons
   constexpr i32 kBytes = copy_bytes(kRowBytes);
   constexpr i32 kPerRow = kRowBytes / kBytes;
   constexpr i32 kTotal = C::kKvTile * kPerRow;
-  const i32 tid = static_cast<i32>(threadIdx.x);
+  const i32 tid = fresh_thread_index();
   const u32 shared = shared_address(tile);
 #pragma unroll
   for (i32 i = 0; i < ceil_div(kTotal, C::kThreads); ++i) {
@@ -69,27 +69,29 @@ struct QueryLoader {
     return static_cast<const char*>(p.q) + (row * p.q_stride_row + head * p.q_stride_head) * kQSize;
   }
 
-  static __device__ __forceinline__ void load(const AttentionParams& p, const GroupView& group,
-                                              const Run& run, const RowBlock& block, i32 kv_head,
-                                              char* shared) {
+  static __device__ __forceinline__ void load(const AttentionParams& p, char* shared) {
+    const ItemFacts& facts = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
+    const Run& run = facts.run;
+    const i32 kv_head = facts.kv_head;
     if constexpr (kPlainCopy) {
       constexpr i32 kBytes = copy_bytes(C::kHeadDimQk * kQSize);
       constexpr i32 kPerRow = C::kHeadDimQk * kQSize / kBytes;
       constexpr i32 kTotal = C::kQTile * kPerRow;
-      const u32 tile = shared_address(shared + SharedPlan::q);
+      const u32 tile = shared_address(shared + C::kShared.q);
+      const i32 thread = fresh_thread_index();
 #pragma unroll
       for (i32 i = 0; i < ceil_div(kTotal, C::kThreads); ++i) {
-        const i32 index = static_cast<i32>(threadIdx.x) + i * C::kThreads;
+        const i32 index = thread + i * C::kThreads;
         if (kTotal % C::kThreads != 0 && index >= kTotal) break;
         const i32 row = index / kPerRow;
         const i32 column = (index - row * kPerRow) * kBytes;
         const bool valid = row < run.num_fused_rows;
         const char* source = row_address(p, run.fused_row_begin + (valid ? row : 0), kv_head);
-        copy_async<kBytes>(tile + static_cast<u32>(row * C::kQPitch + column), source + column,
+        copy_async<kBytes>(tile + static_cast<u32>(row * C::kShared.q_pitch + column), source + column,
                            valid);
       }
     } else {
-      load_transformed(p, group, run, block, kv_head, shared);
+      load_transformed(p, GroupView(p), run, facts.block, kv_head, shared);
     }
   }
 
@@ -122,7 +124,7 @@ struct QueryLoader {
           x = Hooks::query(x, VectorSite{request, position, head, dim}, p);
         }
       }
-      *reinterpret_cast<typename Out::Word*>(shared + SharedPlan::q + local * C::kQPitch +
+      *reinterpret_cast<typename Out::Word*>(shared + C::kShared.q + local * C::kShared.q_pitch +
                                              dim * C::kComputeSize) = Out::narrow(x);
     }
   }

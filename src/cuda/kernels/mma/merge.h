@@ -87,4 +87,58 @@ struct RowMerger {
   }
 };
 
+/// Counts an item's partial states as arrived; the CTA whose state is the last of a merge does the
+/// merge. Every thread of the CTA calls it, after its stores of states.
+struct Arrivals {
+  using C = Config;
+  struct Completed {
+    i32 merge, head;
+  };
+
+  /// All rows of a merge by the CTA. A call, so that its registers are not the main loop's.
+  static __device__ __noinline__ void merge_rows(const AttentionParams& p, i32 index, i32 head) {
+    const GroupView group(p);
+    const OutputWriter writer{p};
+    const RowMerger merger{writer, group};
+    const Merge merge = group.merge(index);
+    for (i32 local = static_cast<i32>(threadIdx.x) / 32; local < merge.num_fused_rows;
+         local += C::kWarps) {
+      merger.merge_row(merge, head, local, static_cast<i32>(threadIdx.x) % 32);
+    }
+  }
+
+  static __device__ __forceinline__ void count(const AttentionParams& p, char* shared) {
+    const GroupView group(p);
+    ItemFacts& facts = *reinterpret_cast<ItemFacts*>(shared + C::kShared.facts);
+    auto* completed = reinterpret_cast<Completed*>(shared + C::kShared.arrivals);
+    __threadfence();  // the states, before the count
+#pragma unroll 1
+    for (i32 base = 0; base < facts.run.num_merges; base += kMaxArrivals) {
+      if (threadIdx.x == 0) facts.last_arrivals = 0;
+      __syncthreads();
+      const i32 end = min_of(facts.run.num_merges - base, kMaxArrivals);
+#pragma unroll 1
+      for (i32 i = static_cast<i32>(threadIdx.x); i < end; i += C::kThreads) {
+        const i32 index = facts.run.merge_begin + base + i;
+        const Merge& merge = group.merge(index);
+        const i32 head = facts.kv_head - merge.head_begin;
+        if (head < 0 || head >= merge.head_count) continue;
+        u32* counter = p.counters + merge.counter_begin + head;
+        if (atomicAdd(counter, 1U) + 1U == static_cast<u32>(merge.num_refs)) {
+          *counter = 0;  // for the next run
+          completed[atomicAdd(&facts.last_arrivals, 1)] = Completed{index, head};
+        }
+      }
+      __syncthreads();
+      const i32 count = facts.last_arrivals;
+      if (count > 0) {
+        __threadfence();  // the count, before the other items' states
+#pragma unroll 1
+        for (i32 i = 0; i < count; ++i) merge_rows(p, completed[i].merge, completed[i].head);
+      }
+      __syncthreads();
+    }
+  }
+};
+
 }  // namespace plait::device::mma

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cuda/kernels/device/ptx_sm80.h"
-#include "cuda/kernels/mma/shared_plan.h"
+#include "cuda/kernels/mma/config.h"
 
 namespace plait::device::mma {
 
@@ -16,8 +16,9 @@ struct WarpPlace {
 
   __device__ __forceinline__ WarpPlace() {
     using C = Config;
-    lane = static_cast<i32>(threadIdx.x) % 32;
-    warp = static_cast<i32>(threadIdx.x) / 32;
+    const i32 thread = fresh_thread_index();
+    lane = thread % 32;
+    warp = thread / 32;
     // Constants where a dimension is not split: the compiler cannot know how many warps there are.
     const i32 rest = warp / C::kRowWarps;
     key_warp = C::kKeyWarps == 1 ? 0 : rest % C::kKeyWarps;
@@ -41,21 +42,21 @@ __device__ __forceinline__ void multiply_queries_keys(Scores& scores, const char
   }
   if constexpr (C::kTensorCores) {
     const u32 q = shared_address(q_tile) +
-                  static_cast<u32>((at.row + at.lane % 16) * C::kQPitch + at.lane / 16 * 16);
+                  static_cast<u32>((at.row + at.lane % 16) * C::kShared.q_pitch + at.lane / 16 * 16);
     const u32 k = shared_address(k_tile) +
-                  static_cast<u32>((at.key + at.lane / 16 * 8 + at.lane % 8) * C::kKPitch +
+                  static_cast<u32>((at.key + at.lane / 16 * 8 + at.lane % 8) * C::kShared.k_pitch +
                                    at.lane / 8 % 2 * 16);
 #pragma unroll
     for (i32 d = 0; d < C::kQkPadded / 16; ++d) {
       FragmentA a[C::kRowBlocks];
 #pragma unroll
       for (i32 m = 0; m < C::kRowBlocks; ++m) {
-        load_matrices(a[m].word, q + static_cast<u32>(m * 16 * C::kQPitch + d * 32));
+        load_matrices(a[m].word, q + static_cast<u32>(m * 16 * C::kShared.q_pitch + d * 32));
       }
 #pragma unroll
       for (i32 n = 0; n < C::kKeyTiles; n += 2) {
         u32 word[4];
-        load_matrices(word, k + static_cast<u32>(n * 8 * C::kKPitch + d * 32));
+        load_matrices(word, k + static_cast<u32>(n * 8 * C::kShared.k_pitch + d * 32));
         const FragmentB b0{{word[0], word[1]}};
         const FragmentB b1{{word[2], word[3]}};
 #pragma unroll
@@ -66,17 +67,17 @@ __device__ __forceinline__ void multiply_queries_keys(Scores& scores, const char
       }
     }
   } else {
-    const char* q = q_tile + (at.row + at.lane / 4) * C::kQPitch;
-    const char* k = k_tile + (at.key + at.lane % 4 * 2) * C::kKPitch;
+    const char* q = q_tile + (at.row + at.lane / 4) * C::kShared.q_pitch;
+    const char* k = k_tile + (at.key + at.lane % 4 * 2) * C::kShared.k_pitch;
 #pragma unroll 1
     for (i32 d = 0; d < C::kQkPadded; d += 4) {
       const float4 q0 = *reinterpret_cast<const float4*>(q + d * 4);
-      const float4 q1 = *reinterpret_cast<const float4*>(q + 8 * C::kQPitch + d * 4);
+      const float4 q1 = *reinterpret_cast<const float4*>(q + 8 * C::kShared.q_pitch + d * 4);
 #pragma unroll
       for (i32 n = 0; n < C::kKeyTiles; ++n) {
 #pragma unroll
         for (i32 e = 0; e < 2; ++e) {
-          const float4 x = *reinterpret_cast<const float4*>(k + (n * 8 + e) * C::kKPitch + d * 4);
+          const float4 x = *reinterpret_cast<const float4*>(k + (n * 8 + e) * C::kShared.k_pitch + d * 4);
           float* s = scores[0][n].x;
           s[e] = __fmaf_rn(q0.w, x.w, __fmaf_rn(q0.z, x.z, __fmaf_rn(q0.y, x.y, __fmaf_rn(q0.x, x.x, s[e]))));
           s[2 + e] = __fmaf_rn(q1.w, x.w, __fmaf_rn(q1.z, x.z, __fmaf_rn(q1.y, x.y, __fmaf_rn(q1.x, x.x, s[2 + e]))));
@@ -94,7 +95,7 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
   if constexpr (C::kTensorCores) {
     using E = Element<C::kCompute>;
     const u32 v = shared_address(v_tile) +
-                  static_cast<u32>((at.key + at.lane % 16) * C::kVPitch + at.column * 2 +
+                  static_cast<u32>((at.key + at.lane % 16) * C::kShared.v_pitch + at.column * 2 +
                                    at.lane / 16 * 16);
 #pragma unroll
     for (i32 k = 0; k < C::kKeyTiles / 2; ++k) {
@@ -111,7 +112,7 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
 #pragma unroll
       for (i32 n = 0; n < C::kColumnTiles; n += 2) {
         u32 word[4];
-        load_matrices_transposed(word, v + static_cast<u32>(k * 16 * C::kVPitch + n * 16));
+        load_matrices_transposed(word, v + static_cast<u32>(k * 16 * C::kShared.v_pitch + n * 16));
         const FragmentB b0{{word[0], word[1]}};
         const FragmentB b1{{word[2], word[3]}};
 #pragma unroll
@@ -122,27 +123,27 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
       }
     }
   } else {
-    float* mine = reinterpret_cast<float*>(shared + SharedPlan::probabilities) +
-                  at.warp * 16 * SharedPlan::kProbabilityPitch;
+    float* mine = reinterpret_cast<float*>(shared + C::kShared.probabilities) +
+                  at.warp * 16 * C::kShared.probability_pitch;
     const i32 row = at.lane / 4;
     __syncwarp();
 #pragma unroll
     for (i32 n = 0; n < C::kKeyTiles; ++n) {
 #pragma unroll
       for (i32 e = 0; e < 4; ++e) {
-        mine[(row + e / 2 * 8) * SharedPlan::kProbabilityPitch + n * 8 + at.lane % 4 * 2 + e % 2] =
+        mine[(row + e / 2 * 8) * C::kShared.probability_pitch + n * 8 + at.lane % 4 * 2 + e % 2] =
             p[0][n].x[e];
       }
     }
     __syncwarp();
-    const char* v = v_tile + at.key * C::kVPitch + (at.column + at.lane % 4 * 2) * 4;
+    const char* v = v_tile + at.key * C::kShared.v_pitch + (at.column + at.lane % 4 * 2) * 4;
 #pragma unroll 1
     for (i32 k = 0; k < C::kWarpKeys; ++k) {
-      const float p0 = mine[row * SharedPlan::kProbabilityPitch + k];
-      const float p1 = mine[(row + 8) * SharedPlan::kProbabilityPitch + k];
+      const float p0 = mine[row * C::kShared.probability_pitch + k];
+      const float p1 = mine[(row + 8) * C::kShared.probability_pitch + k];
 #pragma unroll
       for (i32 n = 0; n < C::kColumnTiles; ++n) {
-        const float2 x = *reinterpret_cast<const float2*>(v + k * C::kVPitch + n * 32);
+        const float2 x = *reinterpret_cast<const float2*>(v + k * C::kShared.v_pitch + n * 32);
         float* o = outputs[0][n].x;
         o[0] = __fmaf_rn(p0, x.x, o[0]);
         o[1] = __fmaf_rn(p0, x.y, o[1]);

@@ -17,20 +17,19 @@ struct RowFacts {
   i32 position;
 
   __device__ __forceinline__ RowFacts(const AttentionParams& p, const char* shared, i32 local) {
-    position = reinterpret_cast<const i32*>(shared + SharedPlan::query_positions)[local];
+    position = reinterpret_cast<const i32*>(shared + C::kShared.query_positions)[local];
     high = C::kCausal ? position : KeyTable::kNoPosition - 1;
     low = C::kWindow && p.window_left >= 0 ? position - p.window_left : -0x7FFFFFFF;
     // Rows beyond the item see nothing, so that no mask bit is read for them.
-    const auto& facts = *reinterpret_cast<const ItemFacts*>(shared + SharedPlan::facts);
+    const auto& facts = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
     if (local >= facts.run.num_fused_rows) high = -0x7FFFFFFF - 1;
   }
 };
 
 /// Scale factors of one item.
 struct ScoreScale {
-  float base2;     // raw product -> base-2 logit, when nothing stands between
-  float natural;   // raw product -> logit
-  bool negative;   // base2 was negative: the raw products change sign first
+  float base2;    // magnitude of raw product -> base-2 logit, when nothing stands between
+  float natural;  // raw product -> logit; negative: the raw products change sign first
 };
 
 struct Softmax {
@@ -58,7 +57,7 @@ struct Softmax {
                                        i32 kv_head, const char* shared, const WarpPlace& at) {
     if constexpr (kGeneral) {
       finish_logits(scores, scale, positions, p, kv_head, shared, at);
-    } else if (scale.negative) {
+    } else if (scale.natural < 0.0F) {
 #pragma unroll
       for (i32 m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
@@ -95,7 +94,7 @@ struct Softmax {
                                                           const char* shared) {
     LogitSite<float> s;
     const QueryRow& row =
-        reinterpret_cast<const QueryRow*>(shared + SharedPlan::query_rows)[local_row];
+        reinterpret_cast<const QueryRow*>(shared + C::kShared.query_rows)[local_row];
     s.request = row.request;
     s.q_pos = q_position;
     s.qo_len = row.qo_len;
@@ -144,10 +143,10 @@ struct Softmax {
     const auto bias = [&](i32 local) {
       Bias b{0.0F, 0};
       if constexpr (C::kAlibi || C::kUser) {
-        b.position = reinterpret_cast<const i32*>(shared + SharedPlan::query_positions)[local];
+        b.position = reinterpret_cast<const i32*>(shared + C::kShared.query_positions)[local];
       }
       if constexpr (C::kAlibi) {
-        const auto& facts = *reinterpret_cast<const ItemFacts*>(shared + SharedPlan::facts);
+        const auto& facts = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
         const i32 fused = facts.run.fused_row_begin + local;
         b.slope = __ldg(p.alibi_slopes + kv_head * C::kGroupSize + fused % C::kGroupSize);
       }
@@ -178,7 +177,7 @@ struct Softmax {
   static __device__ __forceinline__ void hide(Scores& scores, const i32* positions,
                                               const AttentionParams& p, i32 kv_head,
                                               const char* shared, const WarpPlace& at) {
-    const auto& item = *reinterpret_cast<const ItemFacts*>(shared + SharedPlan::facts);
+    const auto& item = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
     const auto facts = [&](i32 local) { return RowFacts(p, shared, local); };
     for_each<true>(
         scores, positions, at, facts, [&](float& x, const RowFacts& row, i32 local, i32 kv_position) {

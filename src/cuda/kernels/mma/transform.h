@@ -6,7 +6,7 @@
 
 #include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/device/rope_angle.h"
-#include "cuda/kernels/mma/shared_plan.h"
+#include "cuda/kernels/mma/config.h"
 
 namespace plait::device::mma {
 
@@ -19,13 +19,13 @@ struct Transform {
 
   /// K and V rows of a stage; in place unless widening.
   static __device__ __forceinline__ char* key_tile(char* shared, i32 stage) {
-    return shared + (C::kWiden ? SharedPlan::wide_k
-                               : SharedPlan::raw + stage * SharedPlan::kStageBytes);
+    return shared + (C::kWiden ? C::kShared.wide_k
+                               : C::kShared.raw + stage * C::kShared.stage_bytes);
   }
   static __device__ __forceinline__ char* value_tile(char* shared, i32 stage) {
-    return shared + (C::kWiden ? SharedPlan::wide_v
-                               : SharedPlan::raw + stage * SharedPlan::kStageBytes +
-                                     SharedPlan::kRawK);
+    return shared + (C::kWiden ? C::kShared.wide_v
+                               : C::kShared.raw + stage * C::kShared.stage_bytes +
+                                     C::kShared.raw_k_bytes);
   }
 
   /// Needs a barrier before and after. `scale`: the head's k_scale, applied here only if the variant
@@ -33,12 +33,12 @@ struct Transform {
   static __device__ __forceinline__ void run(const AttentionParams& p, char* shared, i32 stage,
                                              i32 table_stage, i32 kv_head, i32 request,
                                              float scale) {
-    char* raw = shared + SharedPlan::raw + stage * SharedPlan::kStageBytes;
+    char* raw = shared + C::kShared.raw + stage * C::kShared.stage_bytes;
     if constexpr (C::kWiden) {
-      widen<C::kHeadDimVo, C::kRawVPitch, C::kVPitch>(raw + SharedPlan::kRawK,
-                                                      shared + SharedPlan::wide_v);
+      widen<C::kHeadDimVo, C::kShared.raw_v_pitch, C::kShared.v_pitch>(raw + C::kShared.raw_k_bytes,
+                                                      shared + C::kShared.wide_v);
       if constexpr (!kKeysChange) {
-        widen<C::kHeadDimQk, C::kRawKPitch, C::kKPitch>(raw, shared + SharedPlan::wide_k);
+        widen<C::kHeadDimQk, C::kShared.raw_k_pitch, C::kShared.k_pitch>(raw, shared + C::kShared.wide_k);
       }
     }
     if constexpr (kKeysChange) {
@@ -86,14 +86,14 @@ struct Transform {
     const i32 pairs = C::kRope ? p.rotary_dim / 2 : 0;
     const i32 units = C::kHeadDimQk - pairs;
     const auto* positions =
-        reinterpret_cast<const i32*>(shared + SharedPlan::positions) + table_stage * C::kKvTile;
-    const auto* rope_positions = reinterpret_cast<const i32*>(shared + SharedPlan::rope_positions) +
+        reinterpret_cast<const i32*>(shared + C::kShared.positions) + table_stage * C::kKvTile;
+    const auto* rope_positions = reinterpret_cast<const i32*>(shared + C::kShared.rope_positions) +
                                  table_stage * C::kKvTile;
     for (i32 i = static_cast<i32>(threadIdx.x); i < C::kKvTile * units; i += C::kThreads) {
       const i32 row = i / units;
       const i32 unit = i - row * units;
-      const char* source = in + row * C::kRawKPitch;
-      char* target = out + row * C::kKPitch;
+      const char* source = in + row * C::kShared.raw_k_pitch;
+      char* target = out + row * C::kShared.k_pitch;
       if (unit < pairs) {
         const i32 first = C::kRopeInterleaved ? 2 * unit : unit;
         const i32 second = C::kRopeInterleaved ? first + 1 : unit + pairs;

@@ -5,7 +5,8 @@
 
 #include "core/device/plan_layout.h"
 #include "cuda/kernels/common/params.h"
-#include "cuda/kernels/mma/shared_plan.h"
+#include "cuda/kernels/device/ptx_sm80.h"
+#include "cuda/kernels/mma/config.h"
 
 namespace plait::device::mma {
 
@@ -37,40 +38,27 @@ struct GroupView {
   }
 };
 
-/// Coordinate in which KV tiles begin at multiples of the tile under canonical segments: the logical
-/// position, or the slot where positions are listed. Elsewhere the slot will do.
+/// Coordinate of slot 0. Under canonical segments KV tiles begin at multiples of the tile in the
+/// coordinate that all views share; elsewhere the slot will do.
 __device__ __forceinline__ i32 coordinate_bias(const RowBlock& block) {
-  if constexpr (!Config::kCanonical) return 0;
-  return (block.flags & kBlockHasPositions) != 0 ? 0 : block.base_pos;
+  return Config::kCanonical ? block.segment_base : 0;
 }
 
 /// Copies a plan record into shared memory, a word per thread.
 template <class T>
 __device__ __forceinline__ void copy_record(T* target, const T& source) {
-  const i32 word = static_cast<i32>(threadIdx.x) % 32;
+  const i32 word = fresh_thread_index() % 32;
   if (word < static_cast<i32>(sizeof(T) / 4)) {
     reinterpret_cast<i32*>(target)[word] = reinterpret_cast<const i32*>(&source)[word];
   }
 }
 
-/// Reads the records of an item; by one whole warp.
-__device__ __forceinline__ void load_facts(const GroupView& group, i32 run, ItemFacts* facts) {
-  copy_record(&facts->run, group.run(run));
-  __syncwarp();
-  if (facts->run.num_pieces == 0) return;
-  copy_record(&facts->piece, group.piece(facts->run.piece_begin));
-  __syncwarp();
-  copy_record(&facts->block, group.block(facts->piece.block));
-}
-
-/// One item's keys: tiles of kKvTile coordinates over the item's pieces.
+/// An item's keys as tiles of kKvTile coordinates over its pieces.
 struct KeyRange {
   i32 begin = 0;  // coordinate of the first tile's first row
   i32 num_tiles = 0;
 
-  __device__ __forceinline__ void open(const GroupView& group, const ItemFacts& facts) {
-    begin = 0;
-    num_tiles = 0;
+  __device__ __forceinline__ KeyRange(const GroupView& group, const ItemFacts& facts) {
     if (facts.run.num_pieces == 0) return;
     begin = facts.piece.kv_begin + coordinate_bias(facts.block);
     i32 end = facts.piece.kv_end + coordinate_bias(facts.block);
@@ -83,24 +71,80 @@ struct KeyRange {
     }
     num_tiles = max_of(0, ceil_div(end - begin, Config::kKvTile));
   }
-
-  /// Every row of the item sees every coordinate of tile t, and each is a key.
-  __device__ __forceinline__ bool is_full(const GroupView& group, const ItemFacts& facts,
-                                          i32 t) const {
-    const i32 first = begin + t * Config::kKvTile;
-    const i32 last = first + Config::kKvTile;
-    if constexpr (Config::kCanonical) {
-      for (i32 i = 0; i < facts.run.num_pieces; ++i) {
-        const Piece& p = group.piece(facts.run.piece_begin + i);
-        const i32 bias = coordinate_bias(group.block(p.block));
-        if (first >= p.full_begin + bias && last <= p.full_end + bias) return true;
-      }
-      return false;
-    } else {
-      return first >= facts.piece.full_begin && last <= facts.piece.full_end;
-    }
-  }
 };
+
+/// Moves a worker's cursor to its first slice; by one thread.
+__device__ __forceinline__ void open_cursor(const AttentionParams& p, ItemFacts* facts) {
+  const GroupView group(p);
+  facts->slice = 0;
+  facts->last_slice = 0;
+  facts->item = -1;
+  facts->serial = 0;
+  facts->poisoned_serial = 0;
+  const i32 worker = static_cast<i32>(blockIdx.x);
+  if (p.class_index >= group.header->num_classes) return;
+  const ClassHeader& header = group.header->classes[p.class_index];
+  if (worker >= header.num_workers) return;
+  const i32* indptr = plan_array<i32>(p.plan, header.worker_offset);
+  facts->slice = indptr[worker];
+  facts->last_slice = indptr[worker + 1];
+}
+
+/// Advances to the next item and reads its records; by one whole warp. The cursor lives in shared
+/// memory so that no register is held across an item.
+__device__ __forceinline__ void next_item(const AttentionParams& p, ItemFacts* facts) {
+  const GroupView group(p);
+  const ClassHeader& header = group.header->classes[p.class_index];
+  const auto* slices = plan_array<Slice>(p.plan, header.slice_offset);
+  i32 index = facts->slice;
+  i32 item = facts->item + 1;
+  const i32 last = facts->last_slice;
+  while (index < last && item >= slices[index].count) {
+    ++index;
+    item = 0;
+  }
+  __syncwarp();
+  const bool leader = fresh_thread_index() % 32 == 0;
+  if (index >= last) {
+    if (leader) facts->item = -1;
+    return;
+  }
+  copy_record(&facts->run, group.run(slices[index].run));
+  __syncwarp();
+  if (facts->run.num_pieces > 0) {
+    copy_record(&facts->piece, group.piece(facts->run.piece_begin));
+    __syncwarp();
+    copy_record(&facts->block, group.block(facts->piece.block));
+    __syncwarp();
+  }
+  if (leader) {
+    const KeyRange keys(group, *facts);
+    facts->slice = index;
+    facts->item = item;
+    facts->kv_head = facts->run.head_begin + slices[index].first + item;
+    facts->key_begin = keys.begin;
+    facts->num_tiles = keys.num_tiles;
+    ++facts->serial;
+  }
+}
+
+/// Every row of the item sees every coordinate of tile t, and each is a key.
+__device__ __forceinline__ bool is_full_tile(const AttentionParams& p, const ItemFacts& facts,
+                                             i32 t) {
+  const i32 first = facts.key_begin + t * Config::kKvTile;
+  const i32 last = first + Config::kKvTile;
+  if constexpr (Config::kCanonical) {
+    const GroupView group(p);
+    for (i32 i = 0; i < facts.run.num_pieces; ++i) {
+      const Piece& piece = group.piece(facts.run.piece_begin + i);
+      const i32 bias = coordinate_bias(group.block(piece.block));
+      if (first >= piece.full_begin + bias && last <= piece.full_end + bias) return true;
+    }
+    return false;
+  } else {
+    return first >= facts.piece.full_begin && last <= facts.piece.full_end;
+  }
+}
 
 /// The request that a query row belongs to, for blocks that span several.
 __device__ __forceinline__ i32 request_of_row(const GroupView& group, i32 first, i32 row) {
