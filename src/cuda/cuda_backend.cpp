@@ -44,6 +44,7 @@ class FamilyBackend final : public Backend {
 
   std::int64_t workspace_bytes(const ExecutorRequest& request) const override {
     return workspace_layout(request.groups, request.targets, request.bounds,
+                            request.options->policy.kind == PolicyKind::kBatchInvariant,
                             request.options->measure)
         .bytes;
   }
@@ -68,7 +69,8 @@ std::size_t FamilyHooks::write_parameters(const ParameterRequest& request,
 
 const std::vector<const FamilyHooks*>& kernel_families() {
   // Best first: the engine takes the first that does not decline.
-  static const std::vector<const FamilyHooks*> families = {};
+  static const std::unique_ptr<FamilyHooks> mma = make_mma_family();
+  static const std::vector<const FamilyHooks*> families = {mma.get()};
   return families;
 }
 

@@ -43,6 +43,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
       state_(std::make_shared<State>()),
       bounds_(request.bounds),
       layout_(workspace_layout(request.groups, request.targets, request.bounds,
+                               request.options->policy.kind == PolicyKind::kBatchInvariant,
                                request.options->measure)),
       canonical_(request.options->policy.kind == PolicyKind::kBatchInvariant),
       measured_(request.options->measure),
@@ -61,6 +62,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
     group.params.counters = device_pointer<device::u32>(base, layout_.counters);
     group.params.state_o = device_pointer<float>(base, layout_.state_o);
     group.params.state_lse = device_pointer<float>(base, layout_.state_lse);
+    group.params.fold_o = device_pointer<float>(base, layout_.fold_o);
     group.params.status = device_pointer<device::StatusBlock>(base, layout_.status);
     group.params.worker_times =
         measured_ ? device_pointer<device::u64>(base, layout_.worker_times) : nullptr;

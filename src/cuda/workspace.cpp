@@ -15,7 +15,7 @@ constexpr std::int64_t kAlignment = 256;  // what cuMemAlloc gives, and more tha
 
 WorkspaceLayout workspace_layout(std::span<const AttentionSpec> groups,
                                  std::span<const PlanTarget> targets, const PlanBounds& bounds,
-                                 bool measured) {
+                                 bool canonical, bool measured) {
   WorkspaceLayout layout;
   const auto take = [&](std::int64_t bytes) {
     const std::int64_t offset = layout.bytes;
@@ -34,6 +34,13 @@ WorkspaceLayout workspace_layout(std::span<const AttentionSpec> groups,
   layout.counters = take(bounds.counters * 4);
   layout.state_o = take(bounds.state_rows * widest * 4);
   layout.state_lse = take(bounds.state_rows * 4);
+  std::int64_t fold = 0;
+  for (std::size_t i = 0; canonical && i < groups.size(); ++i) {
+    // Families pad values to whole tiles; no tile is wider than 64.
+    const std::int64_t columns = (groups[i].head_dim_vo + 63) / 64 * 64;
+    fold = std::max(fold, targets[i].num_workers * columns * targets[i].canonical.q_tile);
+  }
+  layout.fold_o = take(fold * 4);
   layout.status = take(sizeof(device::StatusBlock));
   layout.worker_times = take(measured ? device::kMaxClasses * workers * 16 : 0);
   return layout;

@@ -60,8 +60,6 @@ struct Config : KernelConfig {
                                                                           : 228);
   static constexpr i32 kMinBlocks = blocks_per_multiprocessor(kShape, kSharedPerMultiprocessor);
 
-  static_assert(kShared.total + kReservedShared <= kSharedPerMultiprocessor,
-                "the tiles do not fit this architecture");
   static_assert(kQTile % (16 * kRowBlocks) == 0 && kQTile <= kThreads);
   static_assert(kRowWarps * kKeyWarps * kColumnWarps == kWarps && kWarps <= 32);
   static_assert(kKvTile % kKeyWarps == 0 && kWarpKeys % 16 == 0 && kKvTile <= kThreads);
