@@ -15,7 +15,7 @@ namespace {
 
 /// A valid decode-like call: 3 rows, 4/2 heads, dim 8, page 4, 5 pages listed of a pool of 6.
 class RunChecks : public testing::Test {
- protected:
+ public:
   RunChecks() {
     spec.num_qo_heads = 4;
     spec.num_kv_heads = 2;
