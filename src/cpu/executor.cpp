@@ -119,9 +119,7 @@ void CpuExecutor::work(const Layer& layer, ItemRunner& runner, int class_index,
   for (std::int32_t i = indptr[worker]; i < indptr[worker + 1]; ++i) {
     const device::Slice& slice = slices[i];
     const device::Run& run = layer.plan.run(slice.run);
-    for (std::int32_t item = 0; item < slice.count; ++item) {
-      runner.attend(layer, run, run.head_begin + slice.first + item);
-    }
+    runner.attend(layer, run, run.head_begin + slice.first, slice.count);
   }
 }
 

@@ -77,10 +77,11 @@ Scratch Scratch::carve(char* memory, int pad_qk, int pad_vo) {
 }
 
 void ItemRunner::load_rows(const Layer& layer, const Run& run, std::int32_t kv_head, int first,
-                           int count) {
+                           int count, int slot) {
   const int g = layer.group_size;
   kv_head_ = kv_head;
   rows_ = count;
+  base_ = slot;
   padded_rows_ = round_up(count, layer.kernels->lanes);
   transposed_ = false;
   const Tensor& q = layer.args->q;
@@ -88,13 +89,13 @@ void ItemRunner::load_rows(const Layer& layer, const Run& run, std::int32_t kv_h
   const void* sources[kQueryTile];
   for (int r = 0; r < count; ++r) {
     const std::int32_t fused = run.fused_row_begin + first + r;
-    q_row_[r] = fused / g;
-    qo_head_[r] = kv_head * g + fused % g;
+    q_row_[slot + r] = fused / g;
+    qo_head_[slot + r] = kv_head * g + fused % g;
     sources[r] = static_cast<const char*>(q.data) +
-                 (q_row_[r] * q.strides[0] + qo_head_[r] * q.strides[1]) * size;
+                 (q_row_[slot + r] * q.strides[0] + qo_head_[slot + r] * q.strides[1]) * size;
   }
-  layer.kernels->load_rows[static_cast<int>(q.dtype)](sources, count, layer.dim_qk, scratch_.q,
-                                                      layer.pad_qk);
+  layer.kernels->load_rows[static_cast<int>(q.dtype)](
+      sources, count, layer.dim_qk, scratch_.q + slot * layer.pad_qk, layer.pad_qk);
 }
 
 /// What depends on the positions of the rows: visible ranges, rope and hooks on q.
@@ -165,7 +166,7 @@ void ItemRunner::begin_segment(const Layer& layer) {
 /// Normalises the accumulators into a state in `folded`, merging it to the segments before.
 void ItemRunner::end_segment(const Layer& layer) {
   const float v_scale = layer.v_scale(kv_head_);
-  for (int r = 0; r < rows_; ++r) {
+  for (int r = base_; r < base_ + rows_; ++r) {
     float* o = scratch_.o + r * layer.pad_vo;
     float lse = 0.0F;
     float factor = v_scale;
@@ -189,19 +190,26 @@ void ItemRunner::end_segment(const Layer& layer) {
   folded_any_ = true;
 }
 
-void ItemRunner::stream_tile(const Layer& layer, const KeyTile& tile) {
+/// Keys that every row sees, for `heads` heads from kv_head_ on, whose rows lie one after another.
+void ItemRunner::stream_tile(const Layer& layer, const KeyTile& tile, int heads) {
+  float scale[kQueryTile];
+  const double base = effective_sm_scale(*layer.spec) * std::numbers::log2e;
+  for (int h = 0; h < heads; ++h) scale[h] = static_cast<float>(base * layer.k_scale(kv_head_ + h));
   StreamStep step;
   step.q = scratch_.q;
   step.q_ld = layer.pad_qk;
+  step.num_heads = heads;
   step.num_rows = rows_;
   step.num_keys = tile.count;
   step.num_ahead = tile.ahead;
   step.k_rows = tile.k_rows;
   step.v_rows = tile.v_rows;
+  step.k_head_stride = layer.k.head_stride;
+  step.v_head_stride = layer.v.head_stride;
+  step.heads_inner = std::abs(layer.k.head_stride) < std::abs(layer.k.token_stride);
   step.dim_qk = layer.dim_qk;
   step.dim_vo = layer.dim_vo;
-  step.scale = static_cast<float>(effective_sm_scale(*layer.spec) * layer.k_scale(kv_head_) *
-                                  std::numbers::log2e);
+  step.scale = scale;
   step.s = scratch_.s;
   step.o = scratch_.o;
   step.o_ld = layer.pad_vo;
@@ -309,7 +317,7 @@ void ItemRunner::process_tile(const Layer& layer, const KeyTile& tile) {
   const bool ranged = layer.ranged && !tile.full;
   if (layer.may_stream && !ranged && rows_ <= layer.kernels->stream_max_rows &&
       layer.plan.header->segment_tokens == 0) {
-    stream_tile(layer, tile);
+    stream_tile(layer, tile, 1);
     return;
   }
   if (!transposed_) transpose_queries(layer);
@@ -369,10 +377,32 @@ void ItemRunner::process_tile(const Layer& layer, const KeyTile& tile) {
   fold_values(layer, tile, values, ld, finite, ranged || tile.custom_mask || hidden);
 }
 
-void ItemRunner::attend(const Layer& layer, const Run& run, std::int32_t kv_head) {
+void ItemRunner::attend(const Layer& layer, const Run& run, std::int32_t kv_head,
+                        std::int32_t count) {
+  bool together = layer.may_stream && layer.plan.header->segment_tokens == 0 &&
+                  run.num_fused_rows <= layer.kernels->stream_max_rows;
+  for (std::int32_t i = 0; together && i < run.num_pieces; ++i) {
+    const device::Piece& piece = layer.plan.piece(run.piece_begin + i);
+    together =
+        !layer.ranged || (piece.full_begin <= piece.kv_begin && piece.kv_end <= piece.full_end);
+  }
+  const std::int32_t most = together ? kQueryTile / run.num_fused_rows : 1;
+  for (std::int32_t done = 0; done < count;) {
+    const std::int32_t heads = std::min(most, count - done);
+    if (together) {
+      attend_heads(layer, run, kv_head + done, heads);
+    } else {
+      attend_head(layer, run, kv_head + done);
+    }
+    for (std::int32_t h = 0; h < heads; ++h) finish_merges(layer, run, kv_head + done + h);
+    done += heads;
+  }
+}
+
+void ItemRunner::attend_head(const Layer& layer, const Run& run, std::int32_t kv_head) {
   for (int first = 0; first < run.num_fused_rows; first += kQueryTile) {
     const int count = std::min(kQueryTile, run.num_fused_rows - first);
-    load_rows(layer, run, kv_head, first, count);
+    load_rows(layer, run, kv_head, first, count, 0);
     if (run.num_pieces > 0) {
       place_rows(layer, layer.plan.block(layer.plan.piece(run.piece_begin).block));
     }
@@ -392,6 +422,29 @@ void ItemRunner::attend(const Layer& layer, const Run& run, std::int32_t kv_head
     end_segment(layer);
     write_rows(layer, run, first);
   }
+}
+
+/// Several heads of a decode-like item, tile by tile together.
+void ItemRunner::attend_heads(const Layer& layer, const Run& run, std::int32_t kv_head, int count) {
+  const int rows = run.num_fused_rows;
+  for (int h = 0; h < count; ++h) load_rows(layer, run, kv_head + h, 0, rows, h * rows);
+  std::fill(m_, m_ + count * rows, kMinusInfinity);
+  std::fill(l_, l_ + count * rows, 0.0F);
+  std::fill(scratch_.o, scratch_.o + std::ptrdiff_t{count} * rows * layer.pad_vo, 0.0F);
+  kv_head_ = kv_head;
+  cursor_.start(layer, run, kv_head);
+  KeyTile tile;
+  while (cursor_.next(layer, tile)) stream_tile(layer, tile, count);
+  for (int h = 0; h < count; ++h) {
+    kv_head_ = kv_head + h;
+    base_ = h * rows;
+    folded_any_ = false;
+    end_segment(layer);
+    write_rows(layer, run, 0);
+  }
+}
+
+void ItemRunner::finish_merges(const Layer& layer, const Run& run, std::int32_t kv_head) {
   for (std::int32_t i = 0; i < run.num_merges; ++i) {
     const Merge& target = layer.plan.merge(run.merge_begin + i);
     std::int32_t& counter = layer.counters[target.counter_begin + kv_head - target.head_begin];
@@ -403,7 +456,7 @@ void ItemRunner::attend(const Layer& layer, const Run& run, std::int32_t kv_head
 }
 
 void ItemRunner::write_rows(const Layer& layer, const Run& run, int first) {
-  for (int r = 0; r < rows_; ++r) {
+  for (int r = base_; r < base_ + rows_; ++r) {
     float* o = scratch_.folded + r * layer.pad_vo;
     if (run.state_begin < 0) {
       write_output(layer, q_row_[r], qo_head_[r], o, lse_[r]);
@@ -411,7 +464,7 @@ void ItemRunner::write_rows(const Layer& layer, const Run& run, int first) {
     }
     const std::int64_t row = std::int64_t{run.state_begin} +
                              std::int64_t{kv_head_ - run.head_begin} * run.num_fused_rows + first +
-                             r;
+                             (r - base_);
     std::copy(o, o + layer.dim_vo, layer.state_o + row * layer.dim_vo);
     layer.state_lse[row] = lse_[r];
   }

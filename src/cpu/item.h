@@ -35,19 +35,23 @@ class ItemRunner {
  public:
   explicit ItemRunner(const Scratch& scratch) : scratch_(scratch) {}
 
-  /// Attends one item of `run` for one KV head and does the merges that it completes.
-  void attend(const Layer& layer, const device::Run& run, std::int32_t kv_head);
+  /// Attends the items of `run` for KV heads [kv_head, kv_head + count) and does the merges that
+  /// they complete.
+  void attend(const Layer& layer, const device::Run& run, std::int32_t kv_head, std::int32_t count);
 
   /// Merges the listed partial states of one head and writes the output rows.
   void merge(const Layer& layer, const device::Merge& merge, std::int32_t kv_head);
 
  private:
+  void attend_head(const Layer& layer, const device::Run& run, std::int32_t kv_head);
+  void attend_heads(const Layer& layer, const device::Run& run, std::int32_t kv_head, int count);
+  void finish_merges(const Layer& layer, const device::Run& run, std::int32_t kv_head);
   void load_rows(const Layer& layer, const device::Run& run, std::int32_t kv_head, int first,
-                 int count);
+                 int count, int slot);
   void place_rows(const Layer& layer, const device::RowBlock& block);
   void transpose_queries(const Layer& layer);
   void process_tile(const Layer& layer, const KeyTile& tile);
-  void stream_tile(const Layer& layer, const KeyTile& tile);
+  void stream_tile(const Layer& layer, const KeyTile& tile, int heads);
   void load_keys(const Layer& layer, const KeyTile& tile);
   void shape_logits(const Layer& layer, const KeyTile& tile);
   void apply_custom_mask(const Layer& layer, const KeyTile& tile);
@@ -62,7 +66,8 @@ class ItemRunner {
   Scratch scratch_;
   KeyCursor cursor_;
   std::int32_t kv_head_ = 0;
-  int rows_ = 0;         // of the current query tile
+  int rows_ = 0;         // of the current query tile, of one head
+  int base_ = 0;         // their first slot in the arrays below
   int padded_rows_ = 0;  // to lanes
   bool transposed_ = false;
   bool folded_any_ = false;

@@ -40,22 +40,27 @@ struct LogitParams {
   float sigmoid_bias = 0.0F;
 };
 
-/// A few query rows against a run of keys that all of them see, read straight from the cache.
+/// A few query rows per KV head against a run of keys that all of them see, read straight from the
+/// cache, several heads together so that a page is read once from end to end.
 struct StreamStep {
-  const float* q = nullptr;  // [num_rows][q_ld], padded to lanes with zeros
+  const float* q = nullptr;  // [num_heads * num_rows][q_ld], padded to lanes with zeros
   std::ptrdiff_t q_ld = 0;
-  int num_rows = 0;
+  int num_heads = 1;
+  int num_rows = 0;  // per head
   int num_keys = 0;
   int num_ahead = 0;  // further rows that k_rows and v_rows list, to be prefetched
-  const void* const* k_rows = nullptr;  // [num_keys + num_ahead]
+  const void* const* k_rows = nullptr;  // [num_keys + num_ahead], of the first head
   const void* const* v_rows = nullptr;
+  std::ptrdiff_t k_head_stride = 0;  // bytes
+  std::ptrdiff_t v_head_stride = 0;
+  bool heads_inner = true;  // a token's heads lie together (NHD), else a head's tokens (HND)
   int dim_qk = 0;
   int dim_vo = 0;
-  float scale = 1.0F;  // multiplies the dot products, into base 2
-  float* s = nullptr;  // scratch [num_rows][kStreamBlock]
-  float* o = nullptr;  // [num_rows][o_ld]
+  const float* scale = nullptr;  // [num_heads], multiplies the dot products, into base 2
+  float* s = nullptr;            // scratch [num_heads * num_rows][kStreamBlock]
+  float* o = nullptr;            // [num_heads * num_rows][o_ld]
   std::ptrdiff_t o_ld = 0;
-  float* m = nullptr;  // [num_rows], as in TileStep
+  float* m = nullptr;  // [num_heads * num_rows], as in TileStep
   float* l = nullptr;
 };
 

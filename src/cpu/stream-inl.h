@@ -23,7 +23,7 @@ namespace plait::cpu::HWY_NAMESPACE {
 
 HWY_INLINE void prefetch_row(const void* row, std::size_t bytes) {
   const char* p = static_cast<const char*>(row);
-  for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
+  for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
 /// Adds the 128-bit blocks of a vector.
@@ -51,16 +51,21 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> sums_of_lanes(VF a, VF b, VF c, VF d)
   return add_blocks(df, hn::Add(low, high));
 }
 
+/// The row of another head.
+template <class Load>
+HWY_INLINE const typename Load::Element* row_of(const void* row, std::ptrdiff_t offset) {
+  return reinterpret_cast<const typename Load::Element*>(static_cast<const char*>(row) + offset);
+}
+
 /// Scores four keys for R rows: s[r][0..3] = scale * (q_r . k).
 template <class Load, int R>
-HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld, const void* const* k_rows, int dim,
-                           float scale, float* s) {
-  using Element = typename Load::Element;
+HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld, const void* const* k_rows,
+                           std::ptrdiff_t offset, int dim, float scale, float* s) {
   const DF df;
-  const auto* k0 = static_cast<const Element*>(k_rows[0]);
-  const auto* k1 = static_cast<const Element*>(k_rows[1]);
-  const auto* k2 = static_cast<const Element*>(k_rows[2]);
-  const auto* k3 = static_cast<const Element*>(k_rows[3]);
+  const auto* k0 = row_of<Load>(k_rows[0], offset);
+  const auto* k1 = row_of<Load>(k_rows[1], offset);
+  const auto* k2 = row_of<Load>(k_rows[2], offset);
+  const auto* k3 = row_of<Load>(k_rows[3], offset);
   VF acc[R][4];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -97,7 +102,7 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld, const void* cons
 /// o[r][0 .. NV*lanes) = o * alpha[r] + sum over keys of s[r][key] * v[key].
 template <class Load, int R, int NV>
 HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, int column,
-                            const void* const* v_rows, int num_keys) {
+                            const void* const* v_rows, std::ptrdiff_t offset, int num_keys) {
   const DF df;
   float* o = t.o + row * t.o_ld + column;
   const float* s = t.s + row * kStreamBlock;
@@ -109,7 +114,7 @@ HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, in
     for (int n = 0; n < NV; ++n) acc[r][n] = hn::Mul(hn::LoadU(df, o + r * t.o_ld + n * kLanes), a);
   }
   for (int key = 0; key < num_keys; ++key) {
-    const auto* v = static_cast<const typename Load::Element*>(v_rows[key]) + column;
+    const auto* v = row_of<Load>(v_rows[key], offset) + column;
     VF x[NV];
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) x[n] = Load::load(v + n * kLanes);
@@ -130,13 +135,13 @@ HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, in
 /// The columns past the last whole vector.
 template <class Load, int R>
 void fold_tail(const StreamStep& t, int row, const float* alpha, int column,
-               const void* const* v_rows, int num_keys) {
+               const void* const* v_rows, std::ptrdiff_t offset, int num_keys) {
   const DF df;
   for (int r = 0; r < R; ++r) {
     float* o = t.o + (row + r) * t.o_ld + column;
     VF acc = hn::Mul(hn::LoadU(df, o), hn::Set(df, alpha[r]));
     for (int key = 0; key < num_keys; ++key) {
-      const auto* v = static_cast<const typename Load::Element*>(v_rows[key]) + column;
+      const auto* v = row_of<Load>(v_rows[key], offset) + column;
       acc = hn::MulAdd(hn::Set(df, t.s[(row + r) * kStreamBlock + key]),
                        load_tail<Load>(v, t.dim_vo - column), acc);
     }
@@ -164,57 +169,109 @@ HWY_INLINE float softmax_block(float* s, float& m, float& l) {
   return alpha;
 }
 
+/// Scores `count` keys from `first` of the block on, up to four, for the rows of one head.
+template <class Load>
+HWY_INLINE void score_head(const StreamStep& t, int head, const void* const* k_rows, int first,
+                           int count) {
+  const void* rows[4];
+  for (int i = 0; i < 4; ++i) rows[i] = k_rows[first + std::min(i, count - 1)];
+  const std::ptrdiff_t offset = head * t.k_head_stride;
+  const float scale = t.scale[head];
+  const int begin = head * t.num_rows;
+  const int end = begin + t.num_rows;
+  int row = begin;
+  const auto q = [&](int r) { return t.q + r * t.q_ld; };
+  const auto s = [&](int r) { return t.s + r * kStreamBlock + first; };
+  for (; row + 4 <= end; row += 4) {
+    score_keys<Load, 4>(q(row), t.q_ld, rows, offset, t.dim_qk, scale, s(row));
+  }
+  for (; row + 2 <= end; row += 2) {
+    score_keys<Load, 2>(q(row), t.q_ld, rows, offset, t.dim_qk, scale, s(row));
+  }
+  if (row < end) score_keys<Load, 1>(q(row), t.q_ld, rows, offset, t.dim_qk, scale, s(row));
+}
+
 template <class Load, int R>
-HWY_NOINLINE void stream_rows(const StreamStep& t, int row, bool prefetch) {
-  constexpr std::size_t kSize = sizeof(typename Load::Element);
-  const std::size_t k_bytes = static_cast<std::size_t>(t.dim_qk) * kSize;
-  const std::size_t v_bytes = static_cast<std::size_t>(t.dim_vo) * kSize;
-  const int listed = t.num_keys + t.num_ahead;
-  const float* q = t.q + row * t.q_ld;
-  float* s = t.s + row * kStreamBlock;
-  float alpha[R];
-  for (int begin = 0; begin < t.num_keys; begin += kStreamBlock) {
-    const int count = std::min(kStreamBlock, t.num_keys - begin);
-    const void* const* k_rows = t.k_rows + begin;
-    const void* const* v_rows = t.v_rows + begin;
-    for (int key = 0; key < count; key += 4) {
-      if (prefetch) {
-        for (int i = key; i < std::min(key + 4, count); ++i) prefetch_row(v_rows[i], v_bytes);
-      }
-      if (key + 4 <= count) {
-        score_keys<Load, R>(q, t.q_ld, k_rows + key, t.dim_qk, t.scale, s + key);
-      } else {
-        const void* last[4];
-        for (int i = 0; i < 4; ++i) last[i] = k_rows[std::min(key + i, count - 1)];
-        score_keys<Load, R>(q, t.q_ld, last, t.dim_qk, t.scale, s + key);
-      }
+HWY_NOINLINE void fold_rows(const StreamStep& t, int row, const float* alpha,
+                            const void* const* v_rows, std::ptrdiff_t offset, int count) {
+  int column = 0;
+  for (; column + 4 * kLanes <= t.dim_vo; column += 4 * kLanes) {
+    fold_values<Load, R, 4>(t, row, alpha, column, v_rows, offset, count);
+  }
+  for (; column + kLanes <= t.dim_vo; column += kLanes) {
+    fold_values<Load, R, 1>(t, row, alpha, column, v_rows, offset, count);
+  }
+  if (column < t.dim_vo) fold_tail<Load, R>(t, row, alpha, column, v_rows, offset, count);
+}
+
+/// Folds a block's values into the rows of one head.
+template <class Load>
+void fold_head(const StreamStep& t, int head, const void* const* v_rows, int count) {
+  const std::ptrdiff_t offset = head * t.v_head_stride;
+  const int end = (head + 1) * t.num_rows;
+  for (int row = head * t.num_rows; row < end;) {
+    const int rows = end - row >= 4 ? 4 : (end - row >= 2 ? 2 : 1);
+    float alpha[4];
+    for (int r = 0; r < rows; ++r) {
+      float* s = t.s + (row + r) * kStreamBlock;
+      std::fill(s + count, s + kStreamBlock, -std::numeric_limits<float>::infinity());
+      alpha[r] = softmax_block(s, t.m[row + r], t.l[row + r]);
     }
-    for (int r = 0; r < R; ++r) {
-      std::fill(s + r * kStreamBlock + count, s + (r + 1) * kStreamBlock,
-                -std::numeric_limits<float>::infinity());
-      alpha[r] = softmax_block(s + r * kStreamBlock, t.m[row + r], t.l[row + r]);
+    if (rows == 4) {
+      fold_rows<Load, 4>(t, row, alpha, v_rows, offset, count);
+    } else if (rows == 2) {
+      fold_rows<Load, 2>(t, row, alpha, v_rows, offset, count);
+    } else {
+      fold_rows<Load, 1>(t, row, alpha, v_rows, offset, count);
     }
-    if (prefetch) {
-      const int end = std::min(begin + count + kStreamBlock, listed);
-      for (int i = begin + count; i < end; ++i) prefetch_row(t.k_rows[i], k_bytes);
-    }
-    int column = 0;
-    for (; column + 4 * kLanes <= t.dim_vo; column += 4 * kLanes) {
-      fold_values<Load, R, 4>(t, row, alpha, column, v_rows, count);
-    }
-    for (; column + kLanes <= t.dim_vo; column += kLanes) {
-      fold_values<Load, R, 1>(t, row, alpha, column, v_rows, count);
-    }
-    if (column < t.dim_vo) fold_tail<Load, R>(t, row, alpha, column, v_rows, count);
+    row += rows;
   }
 }
 
 template <class Load>
 void stream_step(const StreamStep& t) {
-  int row = 0;
-  for (; row + 4 <= t.num_rows; row += 4) stream_rows<Load, 4>(t, row, row == 0);
-  for (; row + 2 <= t.num_rows; row += 2) stream_rows<Load, 2>(t, row, row == 0);
-  if (row < t.num_rows) stream_rows<Load, 1>(t, row, row == 0);
+  constexpr std::size_t kSize = sizeof(typename Load::Element);
+  const std::size_t k_bytes = static_cast<std::size_t>(t.dim_qk) * kSize;
+  const std::size_t v_bytes = static_cast<std::size_t>(t.dim_vo) * kSize;
+  const int listed = t.num_keys + t.num_ahead;
+  for (int begin = 0; begin < t.num_keys; begin += kStreamBlock) {
+    const int count = std::min(kStreamBlock, t.num_keys - begin);
+    const void* const* k_rows = t.k_rows + begin;
+    const void* const* v_rows = t.v_rows + begin;
+    const int next_end = std::min(begin + count + kStreamBlock, listed);
+    if (t.heads_inner) {
+      for (int key = 0; key < count; key += 4) {
+        const int n = std::min(4, count - key);
+        for (int head = 0; head < t.num_heads; ++head) {
+          for (int i = 0; i < n; ++i) {
+            prefetch_row(row_of<Load>(v_rows[key + i], head * t.v_head_stride), v_bytes);
+          }
+          score_head<Load>(t, head, k_rows, key, n);
+        }
+      }
+    } else {
+      for (int head = 0; head < t.num_heads; ++head) {
+        for (int key = 0; key < count; key += 4) {
+          const int n = std::min(4, count - key);
+          for (int i = 0; i < n; ++i) {
+            prefetch_row(row_of<Load>(v_rows[key + i], head * t.v_head_stride), v_bytes);
+          }
+          score_head<Load>(t, head, k_rows, key, n);
+        }
+      }
+    }
+    // The next block's K is spread over the heads' folds.
+    int next = begin + count;
+    for (int head = 0; head < t.num_heads; ++head) {
+      const int stop = begin + count + (next_end - begin - count) * (head + 1) / t.num_heads;
+      for (; next < stop; ++next) {
+        for (int h = 0; h < t.num_heads; ++h) {
+          prefetch_row(row_of<Load>(t.k_rows[next], h * t.k_head_stride), k_bytes);
+        }
+      }
+      fold_head<Load>(t, head, v_rows, count);
+    }
+  }
 }
 
 }  // namespace plait::cpu::HWY_NAMESPACE

@@ -1,0 +1,188 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "case.h"
+
+namespace plait::test {
+namespace {
+
+/// `ulps` of the output dtype plus a share for the inputs' dtypes being exact.
+void expect_close(const Case& problem, const Case::Answer& got, const char* what) {
+  const Case::Answer want = problem.reference();
+  ASSERT_EQ(got.o.size(), want.o.size());
+  double tolerance = 3e-5;
+  if (!problem.state) {
+    if (problem.spec.o_dtype == DType::kBF16) tolerance = 1e-2;
+    if (problem.spec.o_dtype == DType::kF16) tolerance = 1.5e-3;
+  }
+  int shown = 0;
+  for (std::size_t i = 0; i < want.o.size() && shown < 5; ++i) {
+    const double bound = tolerance * (1.0 + std::abs(want.o[i]));
+    if (!(std::abs(got.o[i] - want.o[i]) <= bound)) {
+      ADD_FAILURE() << what << ": o[" << i << "] is " << got.o[i] << ", expected " << want.o[i];
+      ++shown;
+    }
+  }
+  if (problem.spec.reduction != Reduction::kSoftmax) return;
+  for (std::size_t i = 0; i < want.lse.size() && shown < 5; ++i) {
+    if (want.lse[i] == got.lse[i]) continue;  // -inf
+    if (!(std::abs(got.lse[i] - want.lse[i]) <= 2e-5 * (1.0 + std::abs(want.lse[i])))) {
+      ADD_FAILURE() << what << ": lse[" << i << "] is " << got.lse[i] << ", expected "
+                    << want.lse[i];
+      ++shown;
+    }
+  }
+}
+
+/// Runs a problem unsplit, in chunks, and in canonical segments both ways.
+void check(Case problem, std::uint64_t seed = 1) {
+  problem.make(seed);
+  expect_close(problem, problem.run({}), "unsplit");
+  expect_close(problem, problem.run({.q_tile = 16, .kv_chunk = 48}), "chunks");
+  expect_close(problem,
+               problem.run({.q_tile = 5, .kv_chunk = 16, .mark_full = false, .split_runs = true}),
+               "few rows");
+  const Case::Answer whole = problem.run({.segment_tokens = 128});
+  expect_close(problem, whole, "segments");
+  const Case::Answer split = problem.run({.q_tile = 7,
+                                          .segment_tokens = 128,
+                                          .item_per_segment = true,
+                                          .num_workers = 5,
+                                          .split_runs = true});
+  for (std::size_t i = 0; i < whole.o.size(); ++i) {
+    ASSERT_TRUE(whole.o[i] == split.o[i]) << "canonical bits differ at o[" << i << "]";
+  }
+}
+
+Case basic() {
+  Case c;
+  c.spec.num_qo_heads = 4;
+  c.spec.num_kv_heads = 2;
+  c.spec.head_dim_qk = 64;
+  c.spec.head_dim_vo = 64;
+  c.spec.q_dtype = c.spec.kv_dtype = c.spec.o_dtype = DType::kF32;
+  c.spec.page_size = 16;
+  c.requests = {{1, 300}, {70, 200}, {3, 0}, {5, 2}, {1, 1}};
+  return c;
+}
+
+TEST(CpuExecutor, CausalPaged) { check(basic()); }
+
+TEST(CpuExecutor, NoMask) {
+  Case c = basic();
+  c.spec.mask = MaskKind::kNone;
+  check(c);
+}
+
+TEST(CpuExecutor, Dtypes) {
+  for (DType kv : {DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2}) {
+    Case c = basic();
+    c.spec.kv_dtype = kv;
+    c.spec.q_dtype = kv == DType::kF16 ? DType::kF16 : DType::kBF16;
+    c.spec.o_dtype = c.spec.q_dtype;
+    c.k_scale = 0.5F;
+    c.v_scale = 0.25F;
+    check(c);
+  }
+}
+
+TEST(CpuExecutor, HeadDimsAndGroups) {
+  for (const auto& [qk, vo, qo, kv] : std::vector<std::array<std::int32_t, 4>>{{32, 32, 3, 3},
+                                                                               {72, 72, 7, 1},
+                                                                               {80, 56, 9, 3},
+                                                                               {136, 24, 4, 2},
+                                                                               {192, 128, 8, 2},
+                                                                               {576, 512, 16, 1},
+                                                                               {1, 1, 2, 1},
+                                                                               {17, 33, 5, 1}}) {
+    Case c = basic();
+    c.requests = {{1, 150}, {9, 70}};
+    c.spec.head_dim_qk = qk;
+    c.spec.head_dim_vo = vo;
+    c.spec.num_qo_heads = qo;
+    c.spec.num_kv_heads = kv;
+    check(c);
+  }
+}
+
+TEST(CpuExecutor, PageSizesAndLayouts) {
+  for (std::int32_t page : {1, 2, 3, 5, 16, 19, 128, 544}) {
+    Case c = basic();
+    c.spec.page_size = page;
+    c.spec.layout = page % 2 == 0 ? KvLayout::kHnd : KvLayout::kNhd;
+    check(c);
+  }
+}
+
+TEST(CpuExecutor, Ragged) {
+  Case c = basic();
+  c.spec.kv_kind = KvKind::kRagged;
+  c.spec.page_size = 1;
+  check(c);
+}
+
+TEST(CpuExecutor, Windows) {
+  for (std::int32_t window : {0, 3, 40, 1000}) {
+    for (MaskKind mask : {MaskKind::kCausal, MaskKind::kNone}) {
+      Case c = basic();
+      c.spec.window_left = window;
+      c.spec.mask = mask;
+      check(c);
+    }
+  }
+}
+
+TEST(CpuExecutor, CustomMask) {
+  Case c = basic();
+  c.spec.mask = MaskKind::kCustom;
+  check(c);
+  c.spec.window_left = 20;
+  check(c, 2);
+}
+
+TEST(CpuExecutor, SoftCapAlibiSink) {
+  Case c = basic();
+  c.spec.logits_soft_cap = 2.0;
+  check(c);
+  c.spec.alibi = true;
+  check(c, 2);
+  c.spec.sink = true;
+  check(c, 3);
+}
+
+TEST(CpuExecutor, Sigmoid) {
+  Case c = basic();
+  c.spec.reduction = Reduction::kSum;
+  c.spec.sigmoid_bias = -1.5;
+  check(c);
+}
+
+TEST(CpuExecutor, State) {
+  Case c = basic();
+  c.spec.sink = true;
+  c.state = true;
+  check(c);
+}
+
+TEST(CpuExecutor, ScalesPerHead) {
+  Case c = basic();
+  c.spec.k_scale_per_head = c.spec.v_scale_per_head = true;
+  check(c);
+}
+
+TEST(CpuExecutor, Rope) {
+  Case c = basic();
+  c.requests = {{1, 100}, {9, 70}};
+  c.spec.rope.kind = RopeKind::kHalf;
+  check(c);
+  c.spec.rope.kind = RopeKind::kInterleaved;
+  c.spec.rope.rotary_dim = 36;
+  check(c, 2);
+  c.spec.rope.scaling = RopeScalingKind::kLlama31;
+  c.spec.rope.factor = 8.0;
+  c.spec.rope.explicit_k_positions = c.spec.rope.explicit_q_positions = true;
+  check(c, 3);
+}
+
+}  // namespace
+}  // namespace plait::test

@@ -1,0 +1,180 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "case.h"
+#include "plait/error.h"
+
+namespace plait::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A cache directory of the test's own.
+class CpuUserVariant : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "plait_variant_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    setenv("PLAIT_CACHE_DIR", directory_.c_str(), 1);
+  }
+  void TearDown() override {
+    unsetenv("PLAIT_CACHE_DIR");
+    std::error_code ignored;
+    fs::remove_all(directory_, ignored);
+  }
+  std::vector<fs::path> entries() const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(directory_)) {
+      if (entry.path().extension() == ".so") found.push_back(entry.path());
+    }
+    return found;
+  }
+  fs::path directory_;
+};
+
+Case small() {
+  Case c;
+  c.spec.num_qo_heads = 4;
+  c.spec.num_kv_heads = 2;
+  c.spec.head_dim_qk = c.spec.head_dim_vo = 32;
+  c.spec.q_dtype = c.spec.kv_dtype = c.spec.o_dtype = DType::kF32;
+  c.requests = {{1, 100}, {20, 50}};
+  return c;
+}
+
+// Gemma's soft cap and ALiBi, written as a user would, against the built-in ones.
+constexpr const char* kCapped = R"(
+struct Capped : VariantBase {
+  static constexpr bool kHasLogits = true;
+  template <class T>
+  PLAIT_HD static T logits(T s, const LogitSite<T>& at, const Params& p) {
+    return p.cap * tanhf(s / p.cap) + p.slopes[at.qo_head] * at.distance;
+  }
+};
+)";
+
+TEST_F(CpuUserVariant, EqualsTheBuiltIn) {
+  Case builtin = small();
+  builtin.spec.logits_soft_cap = 3.0;
+  builtin.spec.alibi = true;
+  builtin.make(1);
+  Case user = builtin;
+  user.spec.logits_soft_cap = 0.0;
+  user.spec.alibi = false;
+  user.spec.variant = {"Capped", kCapped, {{"cap", false, {3.0F}}, {"slopes", true, user.slopes}}};
+  user.slopes.clear();
+  const Case::Answer want = builtin.run({});
+  const Case::Answer got = user.run({});
+  for (std::size_t i = 0; i < want.o.size(); ++i) ASSERT_NEAR(got.o[i], want.o[i], 1e-4) << i;
+  EXPECT_EQ(entries().size(), 1U);
+}
+
+TEST_F(CpuUserVariant, MaskQueryKeyOutput) {
+  Case plain = small();
+  plain.spec.mask = MaskKind::kNone;
+  plain.spec.window_left = 7;
+  plain.spec.sm_scale = 0.25;
+  plain.make(2);
+  Case user = plain;
+  user.spec.window_left = -1;
+  user.spec.sm_scale = 1.0;
+  user.spec.variant = {"Windowed",
+                       R"(
+struct Windowed : VariantBase {
+  static constexpr bool kHasMask = true;
+  static constexpr bool kHasQuery = true;
+  static constexpr bool kHasKey = true;
+  static constexpr bool kHasOutput = true;
+  template <class T> PLAIT_HD static T query(T x, const VectorSite&, const Params&) { return x * 0.5f; }
+  template <class T> PLAIT_HD static T key(T x, const VectorSite&, const Params&) { return x * 0.5f; }
+  template <class T> PLAIT_HD static T output(T x, const VectorSite& at, const Params&) { return x + at.dim; }
+  template <class T> PLAIT_HD static bool visible(const LogitSite<T>& at, const Params& p) {
+    return at.kv_pos >= at.q_pos - p.window;
+  }
+};
+)",
+                       {{"window", false, {7.0F}}}};
+  const Case::Answer want = plain.run({});
+  const Case::Answer got = user.run({});
+  for (std::size_t i = 0; i < want.o.size(); ++i) {
+    ASSERT_NEAR(got.o[i], want.o[i] + static_cast<double>(i % 32), 1e-4) << i;
+  }
+}
+
+TEST_F(CpuUserVariant, SumReduction) {
+  Case builtin = small();
+  builtin.spec.reduction = Reduction::kSum;
+  builtin.spec.sigmoid_bias = 0.5;
+  builtin.make(3);
+  Case user = builtin;
+  user.spec.sigmoid_bias = 0.0;
+  user.spec.variant = {"Weigh",
+                       R"(
+struct Weigh : VariantBase {
+  static constexpr ReductionKind kReduction = ReductionKind::kSum;
+  template <class T> PLAIT_HD static T weight(T s, const LogitSite<T>&, const Params& p) {
+    return 1.0f / (1.0f + expf(-s - p.bias));
+  }
+};
+)",
+                       {{"bias", false, {0.5F}}}};
+  const Case::Answer want = builtin.run({.kv_chunk = 16});
+  const Case::Answer got = user.run({.kv_chunk = 16});
+  for (std::size_t i = 0; i < want.o.size(); ++i) ASSERT_NEAR(got.o[i], want.o[i], 1e-4) << i;
+}
+
+TEST_F(CpuUserVariant, CompileErrorCarriesTheLog) {
+  Case user = small();
+  user.make(1);
+  user.spec.variant = {"Broken", "struct Broken : VariantBase { no_such_type x; };", {}};
+  try {
+    user.run({});
+    FAIL() << "compiled";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCompile);
+    EXPECT_NE(std::string(error.what()).find("no_such_type"), std::string::npos);
+  }
+  EXPECT_TRUE(entries().empty());
+}
+
+TEST_F(CpuUserVariant, DamagedEntryIsRebuilt) {
+  Case user = small();
+  user.make(1);
+  user.spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
+  const Case::Answer want = user.run({});
+  ASSERT_EQ(entries().size(), 1U);
+  fs::resize_file(entries()[0], fs::file_size(entries()[0]) / 2);
+  const Case::Answer got = user.run({});
+  EXPECT_EQ(got.o, want.o);
+  ASSERT_EQ(entries().size(), 1U);
+}
+
+TEST_F(CpuUserVariant, SameNameOtherSource) {
+  Case user = small();
+  user.make(1);
+  user.spec.variant = {"Out",
+                       R"(struct Out : VariantBase { static constexpr bool kHasOutput = true;
+    template <class T> PLAIT_HD static T output(T x, const VectorSite&, const Params&) { return x * 2; } };)",
+                       {}};
+  const double twice = user.run({}).o[0];
+  user.spec.variant.source = R"(struct Out : VariantBase { static constexpr bool kHasOutput = true;
+    template <class T> PLAIT_HD static T output(T x, const VectorSite&, const Params&) { return x + 100; } };)";
+  EXPECT_NEAR(user.run({}).o[0], twice / 2 + 100, 1e-4);
+  EXPECT_EQ(entries().size(), 2U);
+}
+
+TEST_F(CpuUserVariant, WrongReductionIsRefused) {
+  Case user = small();
+  user.make(1);
+  user.spec.reduction = Reduction::kSum;
+  user.spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
+  EXPECT_THROW(user.run({}), Error);
+}
+
+}  // namespace
+}  // namespace plait::test
