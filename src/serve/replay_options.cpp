@@ -1,0 +1,113 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "serve/replay_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "plait/error.h"
+#include "serve/line_reader.h"
+
+namespace plait::serve {
+namespace {
+
+constexpr std::array<std::string_view, 8> kFeatureNames = {
+    "planning", "balancing", "chunking",      "composition",
+    "indexed",  "tile",      "write-through", "rope"};
+
+/// Contiguous loads and rotation change how a kernel runs, not what is planned.
+bool needs_execution(Feature feature) {
+  return feature == Feature::kIndexed || feature == Feature::kRope;
+}
+
+[[noreturn]] void refuse(std::string field, std::string value, std::string expected) {
+  throw Error(ErrorCode::kInvalidArgument, std::move(field), std::move(value), std::move(expected));
+}
+
+}  // namespace
+
+std::string_view to_string(Feature feature) noexcept {
+  return kFeatureNames[static_cast<std::size_t>(feature)];
+}
+
+std::vector<Feature> parse_features(std::string_view text, bool plan_only) {
+  std::vector<Feature> features;
+  std::string expected = "all, or a list of";
+  for (const std::string_view name : kFeatureNames) expected.append(" ").append(name);
+  std::string_view rest = text;
+  while (true) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    if (item == "all" && item.size() == text.size()) {
+      for (std::size_t i = 0; i < kFeatureNames.size(); ++i) {
+        const auto feature = static_cast<Feature>(i);
+        if (!plan_only || !needs_execution(feature)) features.push_back(feature);
+      }
+      return features;
+    }
+    const auto* it = std::find(kFeatureNames.begin(), kFeatureNames.end(), item);
+    if (it == kFeatureNames.end()) refuse("ablate", quote_text(item), expected);
+    const auto feature = static_cast<Feature>(it - kFeatureNames.begin());
+    if (std::find(features.begin(), features.end(), feature) != features.end()) {
+      refuse("ablate", quote_text(text), "each feature once");
+    }
+    features.push_back(feature);
+    if (item.size() == rest.size()) return features;
+    rest.remove_prefix(item.size() + 1);
+  }
+}
+
+std::int64_t default_pool_tokens(const ReplayOptions& options, std::int64_t kv_bytes_per_token) {
+  constexpr std::int64_t kTokens = std::int64_t{1} << 20;
+  constexpr std::int64_t kBytes = std::int64_t{4} << 30;
+  if (options.plan_only) return kTokens;
+  return std::min(kTokens, kBytes / kv_bytes_per_token);
+}
+
+void validate(const ReplayOptions& options) {
+  if (!(options.time_scale > 0.0) || !(options.time_scale <= 1e6)) {
+    refuse("time-scale", std::to_string(options.time_scale), "a number in (0, 1e6]");
+  }
+  if (!(options.rate >= 0.0) || !(options.rate <= 1e6)) {
+    refuse("rate", std::to_string(options.rate), "requests per second in (0, 1e6]");
+  }
+  if (options.rate > 0.0 && options.time_scale != 1.0) {
+    refuse("time-scale", std::to_string(options.time_scale),
+           "nothing beside --rate, which replaces all arrival times");
+  }
+  if (options.limit < 0) refuse("limit", std::to_string(options.limit), "0 (all) or more requests");
+  if (options.pool_tokens < 0) {
+    refuse("pool-tokens", std::to_string(options.pool_tokens), "a positive number");
+  }
+  if (options.long_tokens < 1) {
+    refuse("long-tokens", std::to_string(options.long_tokens), "a positive number");
+  }
+  if (options.num_threads < 0 || options.num_threads > 1024) {
+    refuse("threads", std::to_string(options.num_threads), "0 (the default) to 1024");
+  }
+  if (options.num_workers < 0 || options.num_workers > 4096) {
+    refuse("workers", std::to_string(options.num_workers), "0 (the default) to 4096");
+  }
+  const auto ablates = [&](Feature feature) {
+    return std::find(options.ablate.begin(), options.ablate.end(), feature) != options.ablate.end();
+  };
+  if (options.plan_only) {
+    if (options.other_time) {
+      refuse("other-us", to_string(*options.other_time),
+             "nothing beside --plan-only: there is no attention time to add to");
+    }
+    for (const Feature feature : options.ablate) {
+      if (needs_execution(feature)) {
+        refuse("ablate", std::string(to_string(feature)),
+               "a feature of the plan beside --plan-only (this one shows only in execution)");
+      }
+    }
+  }
+  if (ablates(Feature::kComposition) && !options.compose) {
+    refuse("ablate", "composition", "composition to be on (leave out --no-compose)");
+  }
+  if (ablates(Feature::kRope) && options.rope == RopeMode::kNone) {
+    refuse("ablate", "rope", "--rope separate or fused");
+  }
+}
+
+}  // namespace plait::serve

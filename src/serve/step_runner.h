@@ -1,0 +1,91 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Executes one step: appends the new tokens' K and V in every layer, then runs the attention of
+// every layer in every arm.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "serve/arm.h"
+#include "serve/batch_form.h"
+#include "serve/geometry.h"
+#include "serve/kv_store.h"
+#include "serve/replay_options.h"
+#include "serve/scheduler.h"
+#include "serve/token_data.h"
+
+namespace plait::serve {
+
+/// Times of one arm in one step, all layers together.
+struct ArmTimes {
+  double attention_us = 0.0;
+  double rope_us = 0.0;    // rotation as an operation of its own
+  double merge_us = 0.0;   // part of attention; summed over workers
+  double busy_us = 0.0;    // mean over workers of their work, summed over layers
+  double longest_us = 0.0; // longest worker, summed over layers
+};
+
+struct StepForms {
+  const BatchForm* flat = nullptr;
+  const BatchForm* composed = nullptr;  // null: nothing to compose in this step
+  const BatchForm* ragged = nullptr;    // null: no arm wants it
+};
+
+class StepRunner {
+ public:
+  StepRunner(const Trace& trace, const Geometry& geometry, const ReplayOptions& options,
+             const Engine& engine, std::span<const std::unique_ptr<Arm>> arms,
+             std::int32_t pool_pages);
+
+  /// `entries` in the order of the forms. Every arm has planned the step. Fills one ArmTimes per
+  /// arm and returns the time of the appends in microseconds. `interrupted` is asked between
+  /// layers and stops the step by Error{kInterrupted}.
+  double run(std::span<const StepEntry> entries, const StepForms& forms,
+             std::span<const std::unique_ptr<Arm>> arms, std::span<ArmTimes> times,
+             const std::function<bool()>& interrupted);
+
+  /// Largest |difference| of an arm's outputs from the baseline's so far.
+  double output_difference(std::size_t arm) const { return difference_[arm]; }
+  /// Sum of all baseline outputs: the same for every run of the same replay.
+  double checksum() const noexcept { return checksum_; }
+  std::int64_t pool_bytes() const noexcept { return pool_bytes_; }
+
+ private:
+  void describe_tokens(std::span<const StepEntry> entries);
+  void make_inputs(std::int32_t layer);
+  double append(std::int32_t layer, const BatchForm& flat);
+  void gather(std::span<const StepEntry> entries, const BatchForm& flat, std::int32_t layer,
+              bool rotated);
+  void run_arm(Arm& arm, std::size_t index, std::int32_t group, std::int32_t layer,
+               const StepForms& forms, ArmTimes& times);
+  void compare_outputs(std::size_t num_arms);
+  Tensor rows(const HostBuffer& buffer, std::int32_t heads, DType dtype) const;
+  Tensor indices(std::span<const std::int32_t> values) const;
+
+  const Trace& trace_;
+  const Geometry& geometry_;
+  const ReplayOptions& options_;
+  const Engine& engine_;
+  DType activation_;
+  KvStore store_;
+  TokenData data_;
+  std::int64_t pool_bytes_;
+  HostBuffer q_, q_rotated_, k_, k_rotated_, v_;
+  std::vector<HostBuffer> outputs_;
+  HostBuffer gathered_k_, gathered_v_;
+  std::int64_t num_rows_ = 0;
+  std::int64_t gathered_tokens_ = 0;
+  bool needs_rotated_ = false;    // some arm reads rotated queries and keys
+  bool needs_unrotated_ = false;
+  std::vector<std::uint64_t> tokens_;
+  std::vector<std::int32_t> batch_indices_, positions_;
+  std::vector<double> difference_;
+  double checksum_ = 0.0;
+  std::int64_t step_count_ = 0;
+};
+
+}  // namespace plait::serve
