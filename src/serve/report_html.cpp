@@ -31,7 +31,7 @@ p { color: var(--soft); margin: 4px 0 12px; max-width: 90ch; }
 .tile { padding: 12px 14px; } .tile b { display: block; font-size: 22px; font-weight: 600; }
 .tile span { color: var(--soft); font-size: 12.5px; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(480px, 100%), 1fr)); gap: 12px; }
-.plot { padding: 14px 16px 8px; } .plot p { margin: 4px 0 6px; font-size: 12.5px; }
+.plot { padding: 14px 16px 8px; } .alone { max-width: 660px; } .plot p { margin: 4px 0 6px; font-size: 12.5px; }
 .table { overflow-x: auto; padding: 4px 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 5px 14px; text-align: right; white-space: nowrap; }
@@ -101,8 +101,8 @@ std::string ablation_section(const Summary& summary) {
   std::string out =
       "<h2>Ablations</h2>\n<p>The identical steps with exactly one feature changed. Differences are "
       "paired step by step; positive means that the change made it slower. Intervals are 95 %, from "
-      "a bootstrap over blocks of consecutive steps.</p>\n<div class=\"plots\">\n<div class=\"plot\">" +
-      plot_ablations(summary) + "</div></div>\n";
+      "a bootstrap over blocks of consecutive steps.</p>\n<div class=\"plot alone\">" +
+      plot_ablations(summary) + "</div>\n";
   out += "<div class=\"table\" style=\"margin-top:12px\"><table><tr><th>feature</th>";
   if (!summary.plan_only) out += "<th>attention</th>";
   out += "<th>plan</th><th>predicted</th><th>metadata</th><th>slower steps</th>";
@@ -190,7 +190,7 @@ std::string report_html(const ReplayResult& result, const Summary& summary,
   out += "</div>\n<h2>Per step</h2>\n" + metric_table(summary.step_metrics);
   for (const RequestClass* c : {&summary.short_requests, &summary.long_requests}) {
     if (c->requests == 0) continue;
-    out += fmt::format("<h2>{} {} requests</h2>\n", c->requests, escape_html(c->name));
+    out += fmt::format("<h2>{} {}</h2>\n", c->requests, escape_html(c->name));
     out += metric_table(c->metrics);
   }
   out += break_even_section(result, summary) + ablation_section(summary);

@@ -66,11 +66,14 @@ std::vector<Point> over_time(const ReplayResult& result, auto&& value) {
 
 std::string plot_rows(const ReplayResult& result) {
   const auto decode = over_time(result, [](const StepRecord& s) { return s.decode_rows; });
-  auto both = over_time(result, [](const StepRecord& s) { return s.decode_rows + s.prefill_rows; });
-  Plot plot("Query rows of a step", fitted("virtual time, s", "", false, {xs(both)}),
-            fitted("rows, mean over time", "", false, {ys(both)}));
-  plot.area(decode, {}, 1, "decode");
-  plot.area(both, decode, 2, "prefill");
+  const auto prefill = over_time(result, [](const StepRecord& s) { return s.prefill_rows; });
+  // Logarithmic: a prefill chunk is a thousand decode rows, and both matter.
+  Axis y = fitted("rows, mean over time", "", true, {ys(decode), ys(prefill)});
+  y.low = 1.0;
+  y.high = std::max(y.high, 10.0);
+  Plot plot("Query rows of a step", fitted("virtual time, s", "", false, {xs(decode)}), y);
+  plot.line(prefill, 2, "prefill");
+  plot.line(decode, 1, "decode");
   return plot.svg();
 }
 
@@ -136,8 +139,16 @@ std::string plot_imbalance(const ReplayResult& result) {
   }
   const auto a = cumulative(predicted);
   const auto b = cumulative(measured);
-  Axis x = fitted("largest over mean load of the workers", "max/mean", true, {xs(a), xs(b)});
+  Axis x = fitted("largest over mean load of the workers", "", true, {xs(a), xs(b)});
   x.low = 1.0;
+  double largest = 1.01;
+  for (const Point& p : a) largest = std::max(largest, p.x);
+  for (const Point& p : b) largest = std::max(largest, p.x);
+  if (largest < 3.0) {  // close to 1, where a logarithm would have no ticks
+    const double step = largest < 1.1 ? 0.02 : largest < 1.3 ? 0.05 : largest < 1.6 ? 0.1 : 0.5;
+    x.logarithmic = false;
+    x.high = 1.0 + step * std::ceil((largest - 1.0) / step - 1e-9);
+  }
   Plot plot("Imbalance of a step", x, fraction_axis("share of steps at most this"));
   plot.line(a, 1, "predicted");
   if (!b.empty()) plot.line(b, 2, "measured");

@@ -50,7 +50,7 @@ void add_step_metrics(const ReplayResult& result, const ReplayOptions& options, 
 RequestClass describe_class(const ReplayResult& result, const ReplayOptions& options, bool is_long,
                             const std::vector<double>& step_ends_ms) {
   RequestClass out;
-  out.name = (is_long ? "long (> " : "short (<= ") + std::to_string(options.long_tokens) +
+  out.name = (is_long ? "long requests (> " : "short requests (<= ") + std::to_string(options.long_tokens) +
              " prompt tokens)";
   std::vector<double> prefill, decode, waiting, ttft, itl;
   for (const RequestRecord& r : result.requests) {

@@ -25,6 +25,20 @@ double nice_ceil(double value) {
   return 10.0 * decade;
 }
 
+/// Ticks are round numbers: no trailing zeros.
+std::string tick_text(double value, const std::string& unit) {
+  if (unit == "fraction") return fmt::format("{:.0f} %", 100.0 * value);
+  std::string text = human(value, unit);
+  const std::size_t dot = text.find('.');
+  if (dot == std::string::npos) return text;
+  std::size_t end = dot + 1;
+  while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
+  std::size_t keep = end;
+  while (text[keep - 1] == '0') --keep;
+  if (keep - 1 == dot) --keep;
+  return text.erase(keep, end - keep);
+}
+
 }  // namespace
 
 std::string escape_html(std::string_view text) {
@@ -148,7 +162,10 @@ void Plot::reference(Point from, Point to, std::string_view label) {
   marks_ += fmt::format(
       "<line class=\"reference\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n"
       "<text class=\"note\" text-anchor=\"end\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
-      px(from.x), py(from.y), px(to.x), py(to.y), px(to.x) - 4, py(to.y) - 5, escape_html(label));
+      px(from.x), py(from.y), px(to.x), py(to.y),
+      // Beside the upper end of a diagonal, above the end of a level line.
+      px(to.x) - (from.y == to.y ? 4.0 : 22.0), py(to.y) + (from.y == to.y ? -5.0 : 12.0),
+      escape_html(label));
 }
 
 std::string Plot::svg() const {
@@ -161,15 +178,15 @@ std::string Plot::svg() const {
         "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
         "<text class=\"tick\" text-anchor=\"end\" x=\"{3:.1f}\" y=\"{4:.1f}\">{5}</text>\n",
         kLeft, kWidth - kRight, py(tick), kLeft - 6, py(tick) + 3.5,
-        escape_html(y_.unit == "fraction" ? fmt::format("{:.0f} %", 100 * tick)
-                                          : human(tick, y_.unit)));
+        escape_html(tick_text(tick, y_.unit)));
   }
   for (const double tick : x_.ticks()) {
+    const char* anchor = px(tick) > kWidth - kRight - 12.0 ? "end" : "middle";
     out += fmt::format(
         "<line class=\"mark\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\"/>"
-        "<text class=\"tick\" text-anchor=\"middle\" x=\"{0:.1f}\" y=\"{3:.1f}\">{4}</text>\n",
+        "<text class=\"tick\" text-anchor=\"{5}\" x=\"{0:.1f}\" y=\"{3:.1f}\">{4}</text>\n",
         px(tick), kHeight - kBottom, kHeight - kBottom + 4, kHeight - kBottom + 16,
-        escape_html(human(tick, x_.unit)));
+        escape_html(tick_text(tick, x_.unit)), anchor);
   }
   out += fmt::format(
       "<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n"
