@@ -229,8 +229,8 @@ class Replay {
 
   void execute(StepRecord& record) {
     if (!runner_) return;
-    record.append_us = static_cast<float>(
-        runner_->run(entries_, forms_, arms_, times_, hooks_.interrupted));
+    record.append_us =
+        static_cast<float>(runner_->run(entries_, forms_, arms_, times_, hooks_.interrupted));
     for (std::size_t a = 0; a < arms_.size(); ++a) {
       ArmStep& arm_step = result_.arm_steps[a].back();
       arm_step.attention_us = static_cast<float>(times_[a].attention_us + times_[a].rope_us);

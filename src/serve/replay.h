@@ -34,10 +34,10 @@ struct StepRecord {
   float merge_us = 0.0F;
   float rope_us = 0.0F;
   float append_us = 0.0F;
-  float predicted_us = 0.0F;        // by the cost model, all layers
-  float predicted_imbalance = 0.0F; // largest over mean load
-  float measured_imbalance = 0.0F;  // longest over mean worker; 0: not measured
-  float saving_us = -1.0F;          // predicted time without planning minus with; < 0: not sampled
+  float predicted_us = 0.0F;         // by the cost model, all layers
+  float predicted_imbalance = 0.0F;  // largest over mean load
+  float measured_imbalance = 0.0F;   // longest over mean worker; 0: not measured
+  float saving_us = -1.0F;           // predicted time without planning minus with; < 0: not sampled
   double flops = 0.0;
   double kv_bytes = 0.0;
 };

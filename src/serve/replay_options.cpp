@@ -12,8 +12,7 @@ namespace plait::serve {
 namespace {
 
 constexpr std::array<std::string_view, 8> kFeatureNames = {
-    "planning", "balancing", "chunking",      "composition",
-    "indexed",  "tile",      "write-through", "rope"};
+    "planning", "balancing", "chunking", "composition", "indexed", "tile", "write-through", "rope"};
 
 /// Contiguous loads and rotation change how a kernel runs, not what is planned.
 bool needs_execution(Feature feature) {

@@ -46,8 +46,8 @@ struct ReplayOptions {
   DType kv_dtype = DType::kBF16;
   RopeMode rope = RopeMode::kSeparate;
 
-  SchedulerOptions scheduler;     // pool_pages is derived from pool_tokens
-  std::int64_t pool_tokens = 0;   // 0: see default_pool_tokens
+  SchedulerOptions scheduler;    // pool_pages is derived from pool_tokens
+  std::int64_t pool_tokens = 0;  // 0: see default_pool_tokens
   bool compose = true;
 
   bool plan_only = false;

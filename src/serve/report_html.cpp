@@ -75,11 +75,11 @@ std::string metric_table(const std::vector<Metric>& metrics) {
   for (const Metric& m : metrics) {
     const Distribution& d = m.distribution;
     if (d.count == 0) continue;
-    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                       escape_html(m.unit == "max/mean" ? m.name + " (max/mean)" : m.name),
-                       with_interval(d.mean, m.unit), with_interval(d.p50, m.unit),
-                       with_interval(d.p90, m.unit), with_interval(d.p99, m.unit),
-                       escape_html(human(d.maximum, m.unit)));
+    out += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+        escape_html(m.unit == "max/mean" ? m.name + " (max/mean)" : m.name),
+        with_interval(d.mean, m.unit), with_interval(d.p50, m.unit), with_interval(d.p90, m.unit),
+        with_interval(d.p99, m.unit), escape_html(human(d.maximum, m.unit)));
   }
   return out + "</table></div>\n";
 }
@@ -88,7 +88,10 @@ std::string percent_cell(const PairedDifference& d) {
   // Coloured only where the interval excludes zero: noise is neither better nor worse.
   const bool worse = d.percent.known && d.percent.low > 0.0;
   const bool better = d.percent.known && d.percent.high < 0.0;
-  std::string out = fmt::format("<td class=\"{}\">{:+.1f} %", worse ? "worse" : better ? "better" : "",
+  std::string out = fmt::format("<td class=\"{}\">{:+.1f} %",
+                                worse    ? "worse"
+                                : better ? "better"
+                                         : "",
                                 d.percent.value);
   if (d.percent.known) {
     out += fmt::format("<small>{:+.1f} .. {:+.1f}</small>", d.percent.low, d.percent.high);
@@ -99,8 +102,10 @@ std::string percent_cell(const PairedDifference& d) {
 std::string ablation_section(const Summary& summary) {
   if (summary.comparisons.empty()) return {};
   std::string out =
-      "<h2>Ablations</h2>\n<p>The identical steps with exactly one feature changed. Differences are "
-      "paired step by step; positive means that the change made it slower. Intervals are 95 %, from "
+      "<h2>Ablations</h2>\n<p>The identical steps with exactly one feature changed. Differences "
+      "are "
+      "paired step by step; positive means that the change made it slower. Intervals are 95 %, "
+      "from "
       "a bootstrap over blocks of consecutive steps.</p>\n<div class=\"plot alone\">" +
       plot_ablations(summary) + "</div>\n";
   out += "<div class=\"table\" style=\"margin-top:12px\"><table><tr><th>feature</th>";

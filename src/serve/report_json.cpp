@@ -86,7 +86,8 @@ Json steps_to_json(const ReplayResult& result) {
     }
     columns[name] = std::move(column);
   };
-  add("start_ms", [](const StepRecord& s) { return number(static_cast<double>(s.start_ns) / 1e6); });
+  add("start_ms",
+      [](const StepRecord& s) { return number(static_cast<double>(s.start_ns) / 1e6); });
   add("requests", [](const StepRecord& s) { return s.requests; });
   add("waiting", [](const StepRecord& s) { return s.waiting; });
   add("decode_rows", [](const StepRecord& s) { return s.decode_rows; });

@@ -172,7 +172,9 @@ std::string plot_work(const ReplayResult& result, const ReplayOptions& options) 
   if (options.plan_only) {
     sample_dots(
         result,
-        [](const StepRecord& s) { return Point{static_cast<double>(s.requests), s.plan_us}; },
+        [](const StepRecord& s) {
+          return Point{static_cast<double>(s.requests), s.plan_us};
+        },
         decode, mixed);
     Plot plot("Planning time against requests",
               fitted("requests of the step", "", true, {xs(decode), xs(mixed)}),
@@ -182,8 +184,11 @@ std::string plot_work(const ReplayResult& result, const ReplayOptions& options) 
     return plot.svg();
   }
   sample_dots(
-      result, [](const StepRecord& s) { return Point{s.predicted_us, s.attention_us}; }, decode,
-      mixed);
+      result,
+      [](const StepRecord& s) {
+        return Point{s.predicted_us, s.attention_us};
+      },
+      decode, mixed);
   Axis x = fitted("predicted by the cost model", "us", true, {xs(decode), xs(mixed)});
   Axis y = fitted("measured attention", "us", true, {ys(decode), ys(mixed)});
   Plot plot("Measured against predicted time", x, y);
@@ -200,9 +205,8 @@ std::string plot_work(const ReplayResult& result, const ReplayOptions& options) 
 std::vector<std::string> plots_of_run(const ReplayResult& result, const Summary&,
                                       const ReplayOptions& options) {
   if (result.steps.empty()) return {};
-  return {plot_rows(result),           plot_requests(result),
-          plot_pool(result, options),  plot_times(result, options),
-          plot_work(result, options),  plot_imbalance(result)};
+  return {plot_rows(result),           plot_requests(result),      plot_pool(result, options),
+          plot_times(result, options), plot_work(result, options), plot_imbalance(result)};
 }
 
 std::string plot_break_even(const ReplayResult& result, const Summary& summary) {
@@ -277,8 +281,9 @@ std::string plot_ablations(const Summary& summary) {
       end = std::max(end, at(e.high));
     }
     const bool fits = end + 52.0 < Plot::kWidth;
-    out += fmt::format("<text class=\"note\" text-anchor=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\">{:+.1f} %</text>\n",
-                       fits ? "start" : "end", fits ? end + 6 : from - 8, middle + 4, e.value);
+    out += fmt::format(
+        "<text class=\"note\" text-anchor=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\">{:+.1f} %</text>\n",
+        fits ? "start" : "end", fits ? end + 6 : from - 8, middle + 4, e.value);
     y += kRow;
   }
   return out + "</svg>\n";

@@ -83,11 +83,11 @@ void add_break_even(std::string& out, const Summary& summary) {
   } else {
     out += "  pays from                       never: no step gained from it\n";
   }
-  out += fmt::format("  steps where it did not pay      {} of {} ({:.1f} %)\n", b.steps_not_paid,
-                     b.sampled_steps,
-                     b.sampled_steps > 0 ? 100.0 * static_cast<double>(b.steps_not_paid) /
-                                               static_cast<double>(b.sampled_steps)
-                                         : 0.0);
+  out += fmt::format(
+      "  steps where it did not pay      {} of {} ({:.1f} %)\n", b.steps_not_paid, b.sampled_steps,
+      b.sampled_steps > 0
+          ? 100.0 * static_cast<double>(b.steps_not_paid) / static_cast<double>(b.sampled_steps)
+          : 0.0);
   if (b.attention_share) {
     out += fmt::format("  attention share of a step       {:.1f} % (rest modelled by --other-us)\n",
                        100.0 * b.attention_share->value);

@@ -114,8 +114,8 @@ double StepRunner::append(std::int32_t layer, const BatchForm& flat) {
 void StepRunner::gather(std::span<const StepEntry> entries, const BatchForm& flat,
                         std::int32_t layer, bool rotated) {
   const std::int64_t page_size = options_.scheduler.page_size;
-  const std::int64_t token_bytes = std::int64_t{geometry_.num_kv_heads} * geometry_.head_dim *
-                                   size_of(options_.kv_dtype);
+  const std::int64_t token_bytes =
+      std::int64_t{geometry_.num_kv_heads} * geometry_.head_dim * size_of(options_.kv_dtype);
   gathered_tokens_ = 0;
   for (const StepEntry& entry : entries) gathered_tokens_ += entry.context + entry.rows;
   if (gathered_k_.bytes() < gathered_tokens_ * token_bytes) {

@@ -39,8 +39,7 @@ void add_step_metrics(const ReplayResult& result, const ReplayOptions& options, 
   add("predicted time", "us", [](const StepRecord& s) { return s.predicted_us; });
   add("predicted imbalance", "max/mean", [](const StepRecord& s) { return s.predicted_imbalance; });
   if (!options.plan_only && result.num_workers > 1) {
-    add("measured imbalance", "max/mean",
-        [](const StepRecord& s) { return s.measured_imbalance; });
+    add("measured imbalance", "max/mean", [](const StepRecord& s) { return s.measured_imbalance; });
   }
   add("requests", "", [](const StepRecord& s) { return s.requests; });
   add("query rows", "", [](const StepRecord& s) { return s.decode_rows + s.prefill_rows; });
@@ -50,8 +49,8 @@ void add_step_metrics(const ReplayResult& result, const ReplayOptions& options, 
 RequestClass describe_class(const ReplayResult& result, const ReplayOptions& options, bool is_long,
                             const std::vector<double>& step_ends_ms) {
   RequestClass out;
-  out.name = (is_long ? "long requests (> " : "short requests (<= ") + std::to_string(options.long_tokens) +
-             " prompt tokens)";
+  out.name = (is_long ? "long requests (> " : "short requests (<= ") +
+             std::to_string(options.long_tokens) + " prompt tokens)";
   std::vector<double> prefill, decode, waiting, ttft, itl;
   for (const RequestRecord& r : result.requests) {
     if ((r.input_tokens > options.long_tokens) != is_long) continue;

@@ -36,7 +36,7 @@ struct BreakEven {
   double model_ratio = 1.0;  // measured over predicted attention time; 1 if nothing was measured
   Distribution saving_per_layer_us;
   Distribution plan_us;
-  double break_even_layers = 0.0;  // mean plan cost over mean saving per layer; < 0: no saving
+  double break_even_layers = 0.0;   // mean plan cost over mean saving per layer; < 0: no saving
   std::int64_t steps_not_paid = 0;  // of the sampled ones: plan cost above the saving of all layers
   std::optional<Estimate> attention_share;  // of a step; needs --other-us
 };

@@ -150,9 +150,10 @@ void Plot::dots(std::span<const Point> points, int series, std::string_view name
   if (points.empty()) return;
   marks_ += fmt::format("<g class=\"dot f{}\">", series);
   for (const Point& p : points) {
-    marks_ += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.2\"><title>{}, {}</title>"
-                          "</circle>",
-                          px(p.x), py(p.y), human(p.x, x_.unit), human(p.y, y_.unit));
+    marks_ += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.2\"><title>{}, {}</title>"
+        "</circle>",
+        px(p.x), py(p.y), human(p.x, x_.unit), human(p.y, y_.unit));
   }
   marks_ += "</g>\n";
   if (!name.empty()) legend_.emplace_back(series, std::string(name));
@@ -199,9 +200,10 @@ std::string Plot::svg() const {
   double x = kWidth - kRight;
   for (auto it = legend_.rbegin(); it != legend_.rend(); ++it) {
     x -= 6.0 * static_cast<double>(it->second.size()) + 4.0;
-    out += fmt::format("<rect class=\"f{}\" x=\"{:.1f}\" y=\"24\" width=\"9\" height=\"9\" rx=\"2\"/>"
-                       "<text class=\"legend\" x=\"{:.1f}\" y=\"32\">{}</text>\n",
-                       it->first, x - 13.0, x, escape_html(it->second));
+    out += fmt::format(
+        "<rect class=\"f{}\" x=\"{:.1f}\" y=\"24\" width=\"9\" height=\"9\" rx=\"2\"/>"
+        "<text class=\"legend\" x=\"{:.1f}\" y=\"32\">{}</text>\n",
+        it->first, x - 13.0, x, escape_html(it->second));
     x -= 24.0;
   }
   return out + "</svg>\n";

@@ -46,7 +46,8 @@ class ProgressLine {
     if (now - last_ < pause) return;
     last_ = now;
     shown_ = true;
-    std::fprintf(stderr, "%sreplay: step %lld, %lld of %lld requests finished, virtual time %.1f s%s",
+    std::fprintf(stderr,
+                 "%sreplay: step %lld, %lld of %lld requests finished, virtual time %.1f s%s",
                  terminal_ ? "\r\033[K" : "", static_cast<long long>(progress.steps),
                  static_cast<long long>(progress.finished), static_cast<long long>(progress.total),
                  progress.virtual_seconds, terminal_ ? "" : "\n");

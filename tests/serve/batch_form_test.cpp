@@ -1,0 +1,125 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "serve/batch_form.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "serve/token_data.h"
+#include "serve/workload.h"
+
+namespace plait::serve {
+namespace {
+
+/// Tokens that a row block lists.
+std::int32_t listed_tokens(const View& view, std::size_t block, std::int32_t page_size) {
+  const std::int32_t pages = view.page_indptr[block + 1] - view.page_indptr[block];
+  return pages == 0 ? 0 : (pages - 1) * page_size + view.last_page_len[block];
+}
+
+void expect_well_formed(const View& view, std::int32_t total_q, std::int32_t page_size) {
+  ASSERT_GE(view.row_indptr.size(), 2U);
+  ASSERT_EQ(view.page_indptr.size(), view.row_indptr.size());
+  ASSERT_EQ(view.last_page_len.size() + 1, view.row_indptr.size());
+  EXPECT_EQ(view.row_indptr.front(), 0);
+  EXPECT_EQ(view.row_indptr.back(), total_q);
+  EXPECT_EQ(view.page_indptr.front(), 0);
+  for (std::size_t b = 0; b + 1 < view.row_indptr.size(); ++b) {
+    EXPECT_LT(view.row_indptr[b], view.row_indptr[b + 1]);
+    const std::int32_t pages = view.page_indptr[b + 1] - view.page_indptr[b];
+    EXPECT_GE(pages, 0);
+    EXPECT_EQ(view.last_page_len[b] == 0, pages == 0);
+    EXPECT_LE(view.last_page_len[b], page_size);
+  }
+}
+
+TEST(BatchForm, EveryFormListsTheSameKeysInTheSameOrder) {
+  const Trace trace = generate_workload("shared-prefix", 60, 5);
+  SchedulerOptions options;
+  options.pool_pages = 8192;
+  Scheduler scheduler(trace, options);
+  Composer composer({.group_size = 4, .kv_bytes_per_token = 512, .state_bytes = 516});
+  BatchForm flat, composed, ragged;
+  Step step;
+  std::int64_t composed_steps = 0;
+  while (scheduler.next(step)) {
+    std::vector<Candidate> candidates;
+    for (const StepEntry& e : step.entries) {
+      candidates.push_back({e.rows, scheduler.shared_blocks(e.request)});
+    }
+    composer.compose(candidates, scheduler.cache().block_capacity());
+    std::vector<StepEntry> entries;
+    for (const std::int32_t i : composer.order()) {
+      entries.push_back(step.entries[static_cast<std::size_t>(i)]);
+    }
+    flat.build_flat(scheduler, entries, true);
+    ragged.build_ragged(entries);
+    ASSERT_EQ(flat.num_views(), 1);
+    const View& pages = flat.batch().views[0];
+    expect_well_formed(pages, step.num_rows, options.page_size);
+    const auto n = entries.size();
+    ASSERT_EQ(flat.batch().qo_indptr.size(), n + 1);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::int32_t kv_len = entries[i].context + entries[i].rows;
+      EXPECT_EQ(flat.batch().qo_indptr[i + 1] - flat.batch().qo_indptr[i], entries[i].rows);
+      EXPECT_EQ(listed_tokens(pages, i, options.page_size), kv_len);
+      const View& tokens = ragged.batch().views[0];
+      EXPECT_EQ(tokens.page_indptr[i + 1] - tokens.page_indptr[i], kv_len);
+    }
+    if (!composer.groups().empty()) {
+      ++composed_steps;
+      composed.build_composed(scheduler, entries, composer.groups(), true);
+      ASSERT_EQ(composed.num_views(), 2);
+      const View& prefix = composed.batch().views[0];
+      const View& suffix = composed.batch().views[1];
+      expect_well_formed(prefix, step.num_rows, options.page_size);
+      expect_well_formed(suffix, step.num_rows, options.page_size);
+      std::size_t block = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::int32_t row = composed.batch().qo_indptr[i];
+        while (prefix.row_indptr[block + 1] <= row) ++block;
+        std::vector<std::int32_t> ids;
+        const auto add = [&](int view, const View& v, std::size_t b) {
+          for (std::int32_t p = v.page_indptr[b]; p < v.page_indptr[b + 1]; ++p) {
+            ids.push_back(composed.page_ids(view)[static_cast<std::size_t>(p)]);
+          }
+        };
+        add(0, prefix, block);
+        add(1, suffix, i);
+        const auto want = flat.page_ids(0).subspan(
+            static_cast<std::size_t>(pages.page_indptr[i]),
+            static_cast<std::size_t>(pages.page_indptr[i + 1] - pages.page_indptr[i]));
+        ASSERT_EQ(ids, std::vector<std::int32_t>(want.begin(), want.end()));
+        EXPECT_EQ(listed_tokens(prefix, block, options.page_size) +
+                      listed_tokens(suffix, i, options.page_size),
+                  entries[i].context + entries[i].rows);
+      }
+    }
+    scheduler.commit(step);
+  }
+  EXPECT_GT(composed_steps, 100);
+}
+
+TEST(TokenData, DependsOnTheTokenAndItsPlaceAlone) {
+  const Trace trace = generate_workload("parallel:2", 4, 9);
+  const auto id = [&](std::int32_t request, std::int32_t position) {
+    return TokenData::token_id(trace.requests[static_cast<std::size_t>(request)], request,
+                               position);
+  };
+  const std::int32_t prompt = trace.requests[0].input_tokens;
+  EXPECT_EQ(id(0, prompt - 1), id(1, prompt - 1));  // samples of one prompt
+  EXPECT_NE(id(0, prompt), id(1, prompt));          // generated tokens are their own
+  EXPECT_NE(id(0, 0), id(2, 0));
+  EXPECT_NE(id(0, 0), id(0, 512));
+  const TokenData a(DType::kF32, 64, 1);
+  const TokenData b(DType::kF32, 64, 1);
+  std::vector<std::byte> x(256), y(256), z(256);
+  a.fill(id(0, 3), 2, TokenData::Kind::kKey, 64, x.data());
+  b.fill(id(1, 3), 2, TokenData::Kind::kKey, 64, y.data());
+  a.fill(id(0, 3), 2, TokenData::Kind::kValue, 64, z.data());
+  EXPECT_EQ(x, y);
+  EXPECT_NE(x, z);
+}
+
+}  // namespace
+}  // namespace plait::serve
