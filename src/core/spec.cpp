@@ -49,8 +49,9 @@ bool is_identifier(std::string_view name) {
   return true;
 }
 
-void validate_rope(const AttentionSpec& spec) {
-  const RopeSpec& rope = spec.rope;
+}  // namespace
+
+void validate_rope(const RopeSpec& rope, std::int32_t head_dim) {
   if (rope.kind == RopeKind::kNone) {
     if (!(rope == RopeSpec{})) {
       refuse("rope.kind", "none", "half or interleaved when other rope options are set");
@@ -59,8 +60,8 @@ void validate_rope(const AttentionSpec& spec) {
   }
   check_finite("rope.theta", rope.theta);
   if (rope.theta <= 0.0) refuse("rope.theta", text(rope.theta), "a positive number");
-  check_range("rope.rotary_dim", rope.rotary_dim, 0, spec.head_dim_qk);
-  const std::int32_t dim = rope.rotary_dim == 0 ? spec.head_dim_qk : rope.rotary_dim;
+  check_range("rope.rotary_dim", rope.rotary_dim, 0, head_dim);
+  const std::int32_t dim = rope.rotary_dim == 0 ? head_dim : rope.rotary_dim;
   if (dim % 2 != 0) refuse("rope.rotary_dim", text(std::int64_t{dim}), "an even number");
   check_finite("rope.scaling.factor", rope.factor);
   if (rope.scaling == RopeScalingKind::kNone) {
@@ -86,6 +87,8 @@ void validate_rope(const AttentionSpec& spec) {
   check_range("rope.scaling.original_max_position", rope.original_max_position, 1,
               std::int64_t{1} << 40);
 }
+
+namespace {
 
 void validate_variant(const AttentionSpec& spec) {
   const VariantSpec& variant = spec.variant;
@@ -162,7 +165,7 @@ void validate(const AttentionSpec& spec) {
   if (spec.logits_soft_cap < 0.0) {
     refuse("logits_soft_cap", text(spec.logits_soft_cap), "0 (off) or a positive number");
   }
-  validate_rope(spec);
+  validate_rope(spec.rope, spec.head_dim_qk);
   check_finite("reduction.bias", spec.sigmoid_bias);
   if (spec.reduction == Reduction::kSum) {
     if (spec.sink) refuse("sink", "given", "none: a sum has no denominator for it to join");

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cpu/cpu_backend.h"
-#ifdef PLAIT_WITH_CUDA
+#if PLAIT_WITH_CUDA
 #include "cuda/cuda_backend.h"
 #endif
 
@@ -18,13 +18,13 @@ std::vector<std::unique_ptr<Backend>> all_of_device(const EngineOptions& options
     backends.push_back(make_cpu_backend());
     return backends;
   }
-#ifdef PLAIT_WITH_CUDA
+#if PLAIT_WITH_CUDA
   if (options.device.kind == DeviceKind::kCuda) return make_cuda_backends(options);
 #endif
   throw Error(ErrorCode::kBackend, "device",
               options.device.kind == DeviceKind::kCuda ? "cuda" : "pinned host memory",
               "a device that this build serves: cpu"
-#ifdef PLAIT_WITH_CUDA
+#if PLAIT_WITH_CUDA
               ", cuda"
 #endif
   );
@@ -51,7 +51,7 @@ std::vector<std::unique_ptr<Backend>> make_backends(const EngineOptions& options
 }
 
 std::unique_ptr<Operations> make_operations(const EngineOptions& options) {
-#ifdef PLAIT_WITH_CUDA
+#if PLAIT_WITH_CUDA
   if (options.device.kind == DeviceKind::kCuda) return make_cuda_operations(options);
 #endif
   return make_cpu_operations(options);

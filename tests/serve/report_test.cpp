@@ -30,8 +30,10 @@ ReplayResult small_result() {
   r.counts.finished = 2;
   r.counts.prompt_tokens = 100;
   r.counts.reused_tokens = 25;
-  r.arms = {ArmSpec{.name = "baseline"},
-            ArmSpec{.name = "balancing", .change = "off", .feature = Feature::kBalancing}};
+  r.arms.resize(2);
+  r.arms[0].name = "baseline";
+  r.arms[1].name = "balancing";
+  r.arms[1].feature = Feature::kBalancing;
   r.arm_steps.resize(2);
   r.output_difference = {0.0, 0.125};
   for (int i = 0; i < 4; ++i) {
@@ -156,12 +158,14 @@ TEST(Axis, CoversItsValuesWithRoundEnds) {
   linear.fit(std::vector<double>{3.0, 87.0});
   EXPECT_EQ(linear.low, 0.0);
   EXPECT_EQ(linear.high, 100.0);
-  Axis log{.logarithmic = true};
+  Axis log;
+  log.logarithmic = true;
   log.fit(std::vector<double>{0.0, 3.0, 870.0});
   EXPECT_LE(log.low, 3.0);
   EXPECT_GE(log.high, 870.0);
   EXPECT_GE(log.ticks().size(), 3U);
-  Axis empty{.logarithmic = true};
+  Axis empty;
+  empty.logarithmic = true;
   empty.fit({});
   EXPECT_TRUE(std::isfinite(empty.at(5.0)));
 }
