@@ -1,0 +1,117 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// What tests on a device share. Suites that need one are named Gpu*.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/device.h"
+#include "plait/tensor.h"
+
+namespace plait::cuda {
+
+/// Skips, saying why, without a driver, a device or a compiler.
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string reason;
+    const Driver* driver = Driver::find(&reason);
+    if (driver == nullptr) GTEST_SKIP() << "no GPU: " << reason;
+    context_ = DeviceContext::get(0);
+    if (context_->facts().compute_capability < 80) {
+      GTEST_SKIP() << context_->facts().name << " is older than compute capability 8.0";
+    }
+  }
+
+  const Driver& driver() const { return context_->driver(); }
+  void synchronize() const {
+    const ContextScope scope(*context_);
+    driver().check(driver().context_synchronize(), "cuCtxSynchronize");
+  }
+
+  std::shared_ptr<DeviceContext> context_;
+};
+
+/// An array on the device with its host image.
+template <typename T>
+class DeviceArray {
+ public:
+  DeviceArray(std::shared_ptr<DeviceContext> context, std::size_t count)
+      : host(count),
+        context_(context),
+        memory_(std::move(context), static_cast<std::int64_t>(count * sizeof(T)), "test array") {}
+
+  std::vector<T> host;
+
+  T* device() const { return reinterpret_cast<T*>(memory_.address()); }
+  CuDevicePtr address() const { return memory_.address(); }
+
+  void upload(CuStream stream = nullptr) {
+    const ContextScope scope(*context_);
+    const Driver& driver = context_->driver();
+    driver.check(driver.memcpy_host_to_device(memory_.address(), host.data(),
+                                              host.size() * sizeof(T), stream),
+                 "upload");
+    driver.check(driver.stream_synchronize(stream), "upload");
+  }
+  void download(CuStream stream = nullptr) {
+    const ContextScope scope(*context_);
+    const Driver& driver = context_->driver();
+    driver.check(driver.memcpy_device_to_host(host.data(), memory_.address(),
+                                              host.size() * sizeof(T), stream),
+                 "download");
+    driver.check(driver.stream_synchronize(stream), "download");
+  }
+  /// Every byte becomes `byte`.
+  void poison(unsigned char byte, CuStream stream = nullptr) {
+    const ContextScope scope(*context_);
+    context_->driver().check(
+        context_->driver().memset_d8(memory_.address(), byte, host.size() * sizeof(T), stream),
+        "poison");
+  }
+
+ private:
+  std::shared_ptr<DeviceContext> context_;
+  DeviceBuffer memory_;
+};
+
+/// A stream of the device.
+class TestStream {
+ public:
+  explicit TestStream(std::shared_ptr<DeviceContext> context) : context_(std::move(context)) {
+    const ContextScope scope(*context_);
+    context_->driver().check(context_->driver().stream_create(&handle_, kCuStreamNonBlocking),
+                             "cuStreamCreate");
+  }
+  ~TestStream() {
+    const ContextScope scope(*context_);
+    context_->driver().stream_synchronize(handle_);
+    context_->driver().stream_destroy(handle_);
+  }
+  TestStream(const TestStream&) = delete;
+  TestStream& operator=(const TestStream&) = delete;
+
+  CuStream get() const { return handle_; }
+  void synchronize() const {
+    context_->driver().check(context_->driver().stream_synchronize(handle_), "cuStreamSynchronize");
+  }
+
+ private:
+  std::shared_ptr<DeviceContext> context_;
+  CuStream handle_ = nullptr;
+};
+
+/// A bf16 word for a float, rounded toward zero: good enough for inputs.
+inline std::uint16_t bf16_of(float value) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<std::uint16_t>(bits >> 16);
+}
+
+}  // namespace plait::cuda
