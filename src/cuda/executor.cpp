@@ -29,6 +29,15 @@ T* device_pointer(CuDevicePtr base, std::int64_t offset) {
   return reinterpret_cast<T*>(base + static_cast<CuDevicePtr>(offset));
 }
 
+/// Bit v is set if tensors[v] brings an address.
+std::uint32_t defined_bits(std::span<const Tensor> tensors) {
+  std::uint32_t bits = 0;
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    if (tensors[index].data != nullptr) bits |= 1U << index;
+  }
+  return bits;
+}
+
 int largest_class_count(std::span<const PlanTarget> targets) {
   int count = 1;
   for (const PlanTarget& target : targets) count = std::max(count, target.num_classes);
@@ -186,6 +195,8 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
     }
   }
 
+  if (!captures_.empty()) check_against_graphs(plan);
+
   void* staging = ring_.acquire();
   std::memcpy(staging, plan.words.data(), plan.words.size_bytes());
   const CuDevicePtr base = state_->workspace->address();
@@ -209,7 +220,7 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
   }
 }
 
-void CudaExecutor::keep_alive_if_capturing(CuStream stream, bool* capturing) {
+bool CudaExecutor::note_capture(const RunArgs& args, CuStream stream) {
   const Driver& driver = state_->context->driver();
   CuCaptureStatus status = CuCaptureStatus::kNone;
   std::uint64_t id = 0;
@@ -220,17 +231,55 @@ void CudaExecutor::keep_alive_if_capturing(CuStream stream, bool* capturing) {
     throw Error(ErrorCode::kMismatch, "run.stream", "a capture that an earlier call invalidated",
                 "a valid capture");
   }
-  *capturing = status == CuCaptureStatus::kActive;
-  if (!*capturing || id == kept_capture_) return;
-  keep_alive_with_graph(driver, graph, state_);
-  kept_capture_ = id;
+  if (status == CuCaptureStatus::kNone) return false;
+  std::shared_ptr<Capture> capture =
+      captures_.empty() || id != capture_id_ ? nullptr : captures_.back().lock();
+  if (capture == nullptr) {
+    capture = std::make_shared<Capture>();
+    capture->state = state_;
+    capture->page_ids.assign(state_->groups.size(), ~0U);
+    capture->positions.assign(state_->groups.size(), ~0U);
+    keep_alive_with_graph(driver, graph, capture);
+    std::erase_if(captures_, [](const auto& known) { return known.expired(); });
+    captures_.push_back(capture);
+    capture_id_ = id;
+  }
+  const auto group = static_cast<std::size_t>(args.group);
+  capture->page_ids[group] &= defined_bits(args.page_ids);
+  capture->positions[group] &= defined_bits(args.positions);
+  return true;
+}
+
+void CudaExecutor::check_against_graphs(const Plan& plan) {
+  std::erase_if(captures_, [](const auto& known) { return known.expired(); });
+  for (const std::weak_ptr<Capture>& known : captures_) {
+    const std::shared_ptr<Capture> capture = known.lock();
+    for (std::size_t group = 0; capture != nullptr && group < state_->groups.size(); ++group) {
+      const device::GroupHeader& header = group_header(plan, group);
+      const auto* blocks =
+          reinterpret_cast<const device::RowBlock*>(plan.words.data() + header.block_offset);
+      for (std::int32_t index = 0; index < header.num_blocks; ++index) {
+        const device::RowBlock& block = blocks[index];
+        const std::uint32_t bit = 1U << block.view;
+        const bool paged = (block.flags & device::kBlockRagged) == 0 && block.num_slots > 0;
+        const bool positions = (block.flags & device::kBlockHasPositions) != 0;
+        const char* missing = paged && (capture->page_ids[group] & bit) == 0        ? "page_ids"
+                              : positions && (capture->positions[group] & bit) == 0 ? "positions"
+                                                                                    : nullptr;
+        if (missing == nullptr) continue;
+        throw Error(
+            ErrorCode::kMismatch, "plan",
+            "a batch that reads " + std::string(missing) + " of view " + std::to_string(block.view),
+            "views whose operands the runs captured in a living graph brought");
+      }
+    }
+  }
 }
 
 void CudaExecutor::run(const RunArgs& args) {
   const ContextScope scope(*state_->context);
   CuStream stream = handle_of(args.stream);
-  bool capturing = false;
-  keep_alive_if_capturing(stream, &capturing);
+  const bool capturing = note_capture(args, stream);
 
   const auto group_index = static_cast<std::size_t>(args.group);
   const Group& group = state_->groups[group_index];

@@ -52,9 +52,20 @@ class CudaExecutor final : public Executor {
     std::vector<Group> groups;
   };
 
+  /// What a graph under construction, or made, took from this object: the addresses in `state`, and
+  /// per group which view operands its runs brought (bit per view). Lives as long as the graph.
+  struct Capture {
+    std::shared_ptr<State> state;
+    std::vector<std::uint32_t> page_ids;
+    std::vector<std::uint32_t> positions;
+  };
+
   void load_kernels(const ExecutorRequest& request, KernelCache& kernels);
   void upload_constants();
-  void keep_alive_if_capturing(CuStream stream, bool* capturing);
+  /// Whether `args` is being captured; if so, ties what the launch uses to the graph.
+  bool note_capture(const RunArgs& args, CuStream stream);
+  /// Refuses a plan that reads operands which a living graph's runs did not bring.
+  void check_against_graphs(const Plan& plan);
   void launch_class(const Group& group, int class_index, const RunArgs& args,
                     const device::AttentionParams& common, CuStream stream) const;
 
@@ -66,7 +77,8 @@ class CudaExecutor final : public Executor {
   bool measured_ = false;
   StagingRing ring_;
   Branches branches_;
-  std::uint64_t kept_capture_ = 0;  // the capture that holds state_ already
+  std::uint64_t capture_id_ = 0;  // of captures_.back()
+  std::vector<std::weak_ptr<Capture>> captures_;
   // Slices of the current plan, [group][class]: a class without work is not launched, except into a
   // graph, which has to serve later plans.
   std::vector<std::array<std::int32_t, device::kMaxClasses>> slices_;
