@@ -9,11 +9,6 @@
 
 namespace plait::device {
 
-/// A CUtensorMap, made by the host and passed by value as a __grid_constant__ kernel parameter.
-struct alignas(64) TensorMap {
-  u64 opaque[16];
-};
-
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 #define PLAIT_DEVICE __device__ __forceinline__
@@ -78,26 +73,18 @@ PLAIT_DEVICE void fence_async_shared() {
 
 // ---- bulk tensor copies ---------------------------------------------------------------------
 
-PLAIT_DEVICE void prefetch_tensor_map(const TensorMap* map) {
+PLAIT_DEVICE void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/// L2 policy for data that one worker reads once.
-PLAIT_DEVICE u64 l2_evict_first_policy() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-/// L2 policy for data that several workers read.
-PLAIT_DEVICE u64 l2_evict_last_policy() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
+/// L2 policies as `createpolicy.fractional` with fraction 1 encodes them: for data that one worker
+/// reads once, and for data that several read.
+inline constexpr u64 kL2EvictFirst = 0x12F0000000000000ULL;
+inline constexpr u64 kL2EvictLast = 0x14F0000000000000ULL;
 
-/// Copies one box of a rank-5 tensor to shared memory; completes on `barrier`.
-PLAIT_DEVICE void tma_load_5d(u32 dst, const TensorMap* map, u32 barrier, i32 c0, i32 c1, i32 c2,
-                              i32 c3, i32 c4, u64 l2_policy) {
+/// Copies one box of the rank-5 tensor of a CUtensorMap to shared memory; completes on `barrier`.
+PLAIT_DEVICE void tma_load_5d(u32 dst, const void* map, u32 barrier, i32 c0, i32 c1, i32 c2, i32 c3,
+                              i32 c4, u64 l2_policy) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(dst),
@@ -129,6 +116,12 @@ PLAIT_DEVICE u32 pack_bf16(float low, float high) {
 PLAIT_DEVICE float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+PLAIT_DEVICE float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

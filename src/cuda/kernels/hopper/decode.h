@@ -13,17 +13,15 @@
 // tensor maps ask for that): the request's output is NaN and nothing else is touched.
 #pragma once
 
-#include "cuda/kernels/hopper/merge.h"
+#include "cuda/kernels/hopper/hooks.h"
+#include "cuda/kernels/hopper/params.h"
 
 namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-struct DecodeConfig {
-  static constexpr i32 kWarps = 8;
-  static constexpr i32 kSlots = 3;      // per warp
-  static constexpr bool kPaged = true;  // else ragged
-};
+// A config C has: i32 kWarps (a power of two), kSlots (per warp), kGroupSize, kPageSize (0: read at
+// run time); bool kPaged, kCausal, kWindow, kSoftCap, kAlibi.
 
 inline constexpr i32 kBlockTokens = 16;
 inline constexpr u32 kHalfBytes = kBlockTokens * 128;  // 64 of 128 dims of a block
@@ -35,7 +33,7 @@ inline constexpr i32 kCachedWorks = 32;
 template <class C>
 struct DecodeShared {
   alignas(1024) unsigned char slots[C::kWarps][C::kSlots][kSlotBytes];
-  Work works[kCachedWorks];
+  WorkTable<kCachedWorks, C::kWarps> works;
   float stat_max[C::kWarps][kDecodeRows];  // base 2; -inf: the warp saw no key
   float stat_sum[C::kWarps][kDecodeRows];
   u32 state_address[C::kWarps];  // where the warp parked its output state
@@ -80,8 +78,8 @@ struct DecodeLoader {
         ++head;
       } else {
         if (++slice >= slices.last) return;
-        const i32 cached = slice - slices.first;
-        w = cached < kCachedWorks ? s.works[cached] : load_work(p, slice);
+        const i32 at = slice - slices.first;  // not `get`: the consumer's work may be the spare one
+        w = at < kCachedWorks ? s.works.works[at] : load_work(p, slice);
         head_left = w.count;
         head = w.head;
         first_block = w.kv_begin / kBlockTokens;
@@ -97,36 +95,32 @@ struct DecodeLoader {
 
   PLAIT_DEVICE void load_ids() {
     batch_begin = block;
-    if (!C::kPaged) return;
-    const i32 mine = block + lane * C::kWarps;
-    ids = 0;
-    if (mine < num_blocks) {
-      const i32 page = (first_block + mine) * kBlockTokens / p.page_size;
-      ids = __ldg(p.page_ids[w.view] + w.page_begin + page);
-      if (static_cast<u32>(ids) >= static_cast<u32>(p.num_pages)) {
-        atomicOr(p.status, kStatusBadPage);
-        ids = -1;
+    if constexpr (C::kPaged) {
+      const i32 mine = block + lane * C::kWarps;
+      ids = 0;
+      if (mine < num_blocks) {
+        ids = load_page_id(p, w, (first_block + mine) * kBlockTokens / page_size<C>(p));
       }
     }
   }
 
   /// Starts the copy of the next block into `slot`; nothing if no block is left.
-  PLAIT_DEVICE void issue(const TensorMap* k_map, const TensorMap* v_map, i32 slot, u64 policy) {
+  PLAIT_DEVICE void issue(const TensorMap* k_map, const TensorMap* v_map, i32 slot) {
     if (done()) return;
-    i32 token, page;
-    if (C::kPaged) {
+    i32 token = 0;
+    i32 page = 0;
+    if constexpr (C::kPaged) {
       page = __shfl_sync(~0U, ids, (block - batch_begin) / C::kWarps);
-      token = (first_block + block) * kBlockTokens % p.page_size;
+      token = (first_block + block) * kBlockTokens % page_size<C>(p);
     } else {
-      page = 0;
       token = w.page_begin + w.kv_begin + block * kBlockTokens;
     }
     const u32 full = shared_address(&s.full[warp][slot]);
     const u32 data = shared_address(s.slots[warp][slot]);
     if (lane == 0) {
       mbarrier_arrive_expect(full, kSlotBytes);
-      tma_load_5d(data, k_map, full, 0, token, 0, head, page, policy);
-      tma_load_5d(data + kBlockBytes, v_map, full, 0, token, 0, head, page, policy);
+      tma_load_5d(data, k_map, full, 0, token, 0, head, page, kL2EvictFirst);
+      tma_load_5d(data + kBlockBytes, v_map, full, 0, token, 0, head, page, kL2EvictFirst);
     }
     __syncwarp();
     block += C::kWarps;
@@ -153,6 +147,7 @@ struct DecodeState {
 };
 
 /// Query rows as the A operand of 8 steps along the head dim.
+template <class C>
 PLAIT_DEVICE void load_queries(u32 (&q)[8][4], const Params& p, const Work& w, i32 kv_head) {
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
 #pragma unroll
@@ -160,10 +155,10 @@ PLAIT_DEVICE void load_queries(u32 (&q)[8][4], const Params& p, const Work& w, i
     const i32 row = lane / 4 + 8 * half;
     const bool valid = row < w.num_fused_rows;
     const i32 fused = w.fused_row_begin + (valid ? row : 0);
-    const i32 q_row = fused / p.group_size;
-    const i32 head = kv_head * p.group_size + fused % p.group_size;
+    const RowHead at = row_head<C>(p, fused, kv_head);
     const u32* src =
-        reinterpret_cast<const u32*>(p.q + q_row * p.q_stride_row + head * p.q_stride_head) +
+        reinterpret_cast<const u32*>(static_cast<const u16*>(p.q) + at.row * p.q_stride_row +
+                                     at.head * p.q_stride_head) +
         (lane & 3);
 #pragma unroll
     for (i32 step = 0; step < 8; ++step) {
@@ -296,11 +291,11 @@ PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w,
       sum.z += weight * __uint_as_float(raw.z);
       sum.w += weight * __uint_as_float(raw.w);
     }
-    const float inv = total == 0.0F ? 0.0F : p.v_scale / total;
+    const float inv = total == 0.0F ? 0.0F : v_scale(p, kv_head) / total;
     const float4 o{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv};
     const float lse = natural_lse(best, total);
     if (state_row < 0) {
-      write_output4(p, w.fused_row_begin + row, kv_head, quad * 4, o, lse);
+      write_output4<C>(p, w.fused_row_begin + row, kv_head, quad * 4, o, lse);
     } else {
       const i64 out = state_row + row;
       __stcg(reinterpret_cast<float4*>(p.state_o + out * kHeadDim) + quad, o);
@@ -330,9 +325,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
   const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
   if (slices.first >= slices.last) return;
 
-  if (tid < min_of(kCachedWorks, slices.last - slices.first)) {
-    s.works[tid] = load_work(p, slices.first + tid);
-  }
+  s.works.fill(p, slices);
   if (lane < C::kSlots) mbarrier_init(shared_address(&s.full[warp][lane]), 1);
   if (tid == 0) {
     prefetch_tensor_map(k_map);
@@ -341,37 +334,43 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
   fence_mbarrier_init();
   __syncthreads();
 
-  const u64 policy = l2_evict_first_policy();
   DecodeLoader<C> loader(p, s, slices);
 #pragma unroll 1
-  for (i32 slot = 0; slot < C::kSlots; ++slot) loader.issue(k_map, v_map, slot, policy);
+  for (i32 slot = 0; slot < C::kSlots; ++slot) loader.issue(k_map, v_map, slot);
 
   i32 slot = 0;
   u32 parity = 0;
   i32 phase = 0;
   DecodeState state;
+  LogitsHook<C> hook;
   u32 q[8][4];
   for (i32 index = slices.first; index < slices.last; ++index) {
-    const i32 cached = index - slices.first;
-    const Work w = cached < kCachedWorks ? s.works[cached] : load_work(p, index);
+    const Work& w = s.works.get(p, slices, index);
     const i32 first_block = C::kPaged ? w.kv_begin / kBlockTokens : 0;
     i32 num_blocks = C::kPaged ? ceil_div(w.kv_end, kBlockTokens) - first_block
                                : ceil_div(w.kv_end - w.kv_begin, kBlockTokens);
     if (w.kv_end <= w.kv_begin) num_blocks = 0;
     const i32 slot0 = C::kPaged ? first_block * kBlockTokens : w.kv_begin;
-    const bool ranged = p.causal != 0 || p.window_left >= 0;
+    constexpr bool ranged = C::kCausal || C::kWindow;
     SlotRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
       const i32 row = min_of(lane / 4 + 8 * r, w.num_fused_rows - 1);
-      range[r] = ranged ? visible_slots(p, w, (w.fused_row_begin + row) / p.group_size)
-                        : SlotRange{w.kv_begin, w.kv_end};
+      range[r] = visible_slots<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
     }
     const i32 full_begin = ranged ? w.full_begin : w.kv_begin;
     const i32 full_end = ranged ? w.full_end : w.kv_end;
 
     for (i32 kv_head = w.head; kv_head < w.head + w.count; ++kv_head) {
-      load_queries(q, p, w, kv_head);
+      load_queries<C>(q, p, w, kv_head);
+      hook.start_head(p, kv_head);
+      if constexpr (LogitsHook<C>::kActive) {
+#pragma unroll
+        for (i32 r = 0; r < 2; ++r) {
+          const i32 row = min_of(lane / 4 + 8 * r, w.num_fused_rows - 1);
+          hook.start_row(p, w, r, row_head<C>(p, w.fused_row_begin + row, kv_head));
+        }
+      }
       state.clear();
       i32 block = (warp - phase) & (C::kWarps - 1);
       phase = (phase + num_blocks) & (C::kWarps - 1);
@@ -384,10 +383,13 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
         const i32 begin = slot0 + block * kBlockTokens;
         float logits[2][4];
         block_logits(logits, q, data);
+        hook.start_tile(begin + (lane & 3) * 2);
 #pragma unroll
         for (i32 n = 0; n < 2; ++n)
 #pragma unroll
-          for (i32 e = 0; e < 4; ++e) logits[n][e] *= p.scale_log2;
+          for (i32 e = 0; e < 4; ++e) {
+            logits[n][e] = hook.apply(logits[n][e], e >> 1, n * 8 + (e & 1)) * hook.exponent_scale;
+          }
         if (begin < full_begin || begin + kBlockTokens > full_end) {
 #pragma unroll
           for (i32 n = 0; n < 2; ++n)
@@ -409,7 +411,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
           parity ^= 1;
         }
         if (block + C::kWarps < num_blocks) {
-          loader.issue(k_map, v_map, done, policy);
+          loader.issue(k_map, v_map, done);
         } else {
           parked_slot = done;  // the last slot of an item holds the state until it is merged
           parked = s.slots[warp][done];
@@ -420,23 +422,20 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
       write_item(p, s, w, kv_head);
       fence_async_shared();
       named_barrier_sync(1, C::kWarps * 32);
-      if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot, policy);
+      if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot);
       if (w.state_row >= 0 && w.num_merges > 0) {
-        arrive_and_merge(p, w, kv_head, s.merge_flags, tid, C::kWarps * 32, 1);
+        arrive_and_merge<C>(p, w, kv_head, s.merge_flags, tid, C::kWarps * 32, 1);
       }
     }
   }
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::kWarps * 32, 1)
-    decode_kernel(const __grid_constant__ Params p, const __grid_constant__ TensorMap k_map,
-                  const __grid_constant__ TensorMap v_map) {
+PLAIT_DEVICE void decode_entry(const HopperParams& p) {
   extern __shared__ unsigned char dynamic_shared[];
   const u32 base = shared_address(dynamic_shared);
-  DecodeShared<C>& s =
-      *reinterpret_cast<DecodeShared<C>*>(dynamic_shared + ((1024 - (base & 1023)) & 1023));
-  decode_worker<C>(p, &k_map, &v_map, s);
+  decode_worker<C>(p.common, &p.k_map, &p.v_map,
+                   *reinterpret_cast<DecodeShared<C>*>(dynamic_shared + (-base & 1023)));
 }
 
 #endif

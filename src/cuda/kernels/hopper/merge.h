@@ -27,26 +27,27 @@ PLAIT_DEVICE float natural_lse(float m, float l) {
 }
 
 /// Writes four consecutive finished elements of fused row `fused_row` of KV head `kv_head`.
+template <class C>
 PLAIT_DEVICE void write_output4(const Params& p, i32 fused_row, i32 kv_head, i32 column,
                                 float4 value, float lse) {
-  const i32 q_row = fused_row / p.group_size;
-  const i32 head = kv_head * p.group_size + fused_row % p.group_size;
-  const i64 offset = q_row * p.o_stride_row + head * p.o_stride_head + column;
-  if (p.o_is_state) {
-    *reinterpret_cast<float4*>(reinterpret_cast<float*>(p.o) + offset) = value;
+  const RowHead at = row_head<C>(p, fused_row, kv_head);
+  const i64 offset = at.row * p.o_stride_row + at.head * p.o_stride_head + column;
+  if (p.write_state) {
+    *reinterpret_cast<float4*>(static_cast<float*>(p.o) + offset) = value;
   } else {
-    const float f = p.sink == nullptr ? 1.0F : sink_factor<FastMath>(lse, p.sink[head]);
+    const float f = p.sink == nullptr ? 1.0F : sink_factor<FastMath>(lse, p.sink[at.head]);
     uint2 packed;
     packed.x = pack_bf16(value.x * f, value.y * f);
     packed.y = pack_bf16(value.z * f, value.w * f);
-    *reinterpret_cast<uint2*>(p.o + offset) = packed;
+    *reinterpret_cast<uint2*>(static_cast<u16*>(p.o) + offset) = packed;
   }
   if (column == 0 && p.lse != nullptr) {
-    p.lse[q_row * p.lse_stride_row + head * p.lse_stride_head] = lse;
+    p.lse[at.row * p.lse_stride_row + at.head * p.lse_stride_head] = lse;
   }
 }
 
 /// One warp merges one row.
+template <class C>
 PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs, i32 head_index,
                             i32 row_in_merge, i32 fused_row, i32 kv_head) {
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
@@ -90,13 +91,14 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
   }
   const float inv = total == 0.0F ? 0.0F : 1.0F / total;
   const float lse = total == 0.0F ? neg_inf() : offset + FastMath::log(total);
-  write_output4(p, fused_row, kv_head, lane * 4,
-                float4{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv}, lse);
+  write_output4<C>(p, fused_row, kv_head, lane * 4,
+                   float4{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv}, lse);
 }
 
 /// Called by `threads` threads (ranks 0 .. threads - 1) that share named barrier `barrier`, after
 /// they wrote the partial states of (work, KV head `kv_head`). `flags` is shared memory,
 /// i32[threads].
+template <class C>
 PLAIT_DEVICE void arrive_and_merge(const Params& p, const Work& w, i32 kv_head, i32* flags,
                                    i32 rank, i32 threads, u32 barrier) {
   const GroupHeader& g = group_header(p);
@@ -120,8 +122,8 @@ PLAIT_DEVICE void arrive_and_merge(const Params& p, const Work& w, i32 kv_head, 
       if (!flags[i]) continue;
       const Merge& merge = merges[base + i];
       for (i32 row = rank / 32; row < merge.num_fused_rows; row += threads / 32) {
-        merge_row(p, refs + merge.ref_begin, merge.num_refs, kv_head - merge.head_begin, row,
-                  merge.fused_row_begin + row, kv_head);
+        merge_row<C>(p, refs + merge.ref_begin, merge.num_refs, kv_head - merge.head_begin, row,
+                     merge.fused_row_begin + row, kv_head);
       }
     }
     named_barrier_sync(barrier, static_cast<u32>(threads));

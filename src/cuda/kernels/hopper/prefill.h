@@ -2,32 +2,32 @@
 //
 // Prefill on sm_90a: bf16, head dim 128, query tiles of 128 fused rows, bound by the tensor cores.
 //
-// Warpgroup 0 feeds shared memory by bulk tensor copies (one warp of it; it hands its registers to
-// the others), warpgroups 1 and 2 own 64 query rows each. Two overlaps hide the exponentials:
-// inside a warpgroup, Q K^T of the next tile and P V of this one run while the softmax of the next
-// tile waits only for the first; between the warpgroups, named barriers let one issue its products
-// while the other computes exponentials. KV tiles go from last to first, so that the masked ones
-// come first and the loop that matters has no mask.
+// Warpgroup 0 feeds shared memory by bulk tensor copies (three warps of it: one per half of K, one
+// for V; it hands its registers to the others), warpgroups 1 and 2 own 64 query rows each. Two
+// overlaps hide the exponentials: inside a warpgroup, Q K^T of the next tile and P V of this one
+// run while the softmax of the next tile waits only for the first; between the warpgroups, named
+// barriers let one issue its products while the other computes exponentials. KV tiles go from last
+// to first, so that the masked ones come first and the loop that matters has no mask.
 //
-// Pages: one tile is copied as N / box boxes per half row of 64 dims; a box never leaves its page.
-// Tokens past the item's last are fetched with page id -1, which the copy engine answers with NaN;
-// logits there are masked and rows of V are made zero before use.
+// Pages: a box never leaves its page, so a tile is kTileN / kBox boxes of V and twice as many of K,
+// whose rows wgmma wants at one stride through the whole tile. Starting a copy costs the issuing
+// warp tens of cycles, hence several warps. Tokens past the item's last are fetched with page id
+// -1, which the copy engine answers with NaN; logits there are masked and rows of V are made zero
+// before use.
 #pragma once
 
 #include "cuda/kernels/device/wgmma.h"
-#include "cuda/kernels/hopper/merge.h"
+#include "cuda/kernels/hopper/hooks.h"
+#include "cuda/kernels/hopper/params.h"
 
 namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-struct PrefillConfig {
-  static constexpr i32 kTileN = 128;  // tokens: 128 or 176
-  static constexpr i32 kStages = 2;   // of K and of V
-  static constexpr i32 kQStages = 2;
-  static constexpr bool kPaged = true;  // else ragged
-  static constexpr bool kPingPong = true;
-};
+// A config C has: i32 kTileN (tokens: 128 or 176), kBox (tokens per box of the K and V maps:
+// divides kTileN and the page size; kTileN if ragged), kStages (of K and of V), kQStages,
+// kGroupSize, kPageSize (0: read at run time); bool kPingPong, kPaged, kCausal, kWindow, kSoftCap,
+// kAlibi.
 
 inline constexpr i32 kWarpgroupRows = 64;
 inline constexpr i32 kPrefillRows = 2 * kWarpgroupRows;
@@ -35,19 +35,21 @@ inline constexpr i32 kPrefillThreads = 384;
 inline constexpr i32 kConsumerThreads = 256;
 inline constexpr u32 kQHalfBytes = kWarpgroupRows * 128;
 inline constexpr u32 kQBytes = 2 * kQHalfBytes;  // of one warpgroup
-inline constexpr u32 kProducerRegisters = 40;
-inline constexpr u32 kConsumerRegisters = 232;
+inline constexpr u32 kProducerRegisters = 56;
+inline constexpr u32 kConsumerRegisters = 224;
 inline constexpr u32 kMergeBarrier = 1;
 inline constexpr u32 kTurnBarrier = 2;       // + warpgroup
 inline constexpr u32 kWarpgroupBarrier = 4;  // + warpgroup
+inline constexpr i32 kPrefillCachedWorks = 64;
 
 template <class C>
 struct PrefillShared {
   static constexpr u32 kHalfBytes = C::kTileN * 128;  // 64 of 128 dims of a tile
   static constexpr u32 kTileBytes = 2 * kHalfBytes;
   alignas(1024) unsigned char q[C::kQStages][2][kQBytes];
-  alignas(1024) unsigned char k[C::kStages][kTileBytes];
-  alignas(1024) unsigned char v[C::kStages][kTileBytes];
+  alignas(1024) unsigned char k[C::kStages][kTileBytes];  // [half of dim][token][64]
+  alignas(1024) unsigned char v[C::kStages][kTileBytes];  // [box][half of dim][token in box][64]
+  WorkTable<kPrefillCachedWorks, kPrefillThreads / 32> works;
   i32 merge_flags[kConsumerThreads];
   alignas(8) u64 q_full[C::kQStages];
   u64 q_empty[C::kQStages];
@@ -75,100 +77,94 @@ struct TileRange {
   i32 base, count;
 };
 template <class C>
-PLAIT_DEVICE TileRange tile_range(const Work& w, i32 box_tokens) {
+PLAIT_DEVICE TileRange tile_range(const Work& w) {
   if (w.kv_end <= w.kv_begin) return {0, 0};
-  const i32 base = C::kPaged ? w.kv_begin - w.kv_begin % box_tokens : w.kv_begin;
-  return {base, ceil_div(w.kv_end - base, C::kTileN)};
+  const i32 base = C::kPaged ? w.kv_begin - w.kv_begin % C::kBox : w.kv_begin;
+  return {warp_uniform(base), warp_uniform(ceil_div(w.kv_end - base, C::kTileN))};
 }
 
-// ---- producer -------------------------------------------------------------------------------
+// ---- producers ------------------------------------------------------------------------------
 
-/// This lane's box of a tile: page and token in page. Lane i takes half i & 1 of box i / 2.
-struct TileSource {
+/// Where a lane's box of a tile lies: lane i copies box i.
+struct BoxSource {
   i32 page, token;
 };
 template <class C>
-PLAIT_DEVICE TileSource tile_source(const Params& p, const Work& w, i32 box_tokens, i32 tile_slot,
-                                    i32 lane) {
-  if (!C::kPaged) return {0, w.page_begin + tile_slot};
-  const i32 slot = tile_slot + (lane >> 1) * box_tokens;
-  TileSource source{-1, slot % p.page_size};
-  if (slot < w.kv_end && (lane >> 1) * box_tokens < C::kTileN) {
-    source.page = __ldg(p.page_ids[w.view] + w.page_begin + slot / p.page_size);
-    if (static_cast<u32>(source.page) >= static_cast<u32>(p.num_pages)) {
-      atomicOr(p.status, kStatusBadPage);
-      source.page = -1;
+PLAIT_DEVICE BoxSource box_source(const Params& p, const Work& w, i32 tile_slot, i32 lane) {
+  if constexpr (C::kPaged) {
+    const i32 slot = tile_slot + lane * C::kBox;
+    BoxSource source{-1, slot % page_size<C>(p)};
+    if (slot < w.kv_end && lane < C::kTileN / C::kBox) {
+      source.page = load_page_id(p, w, slot / page_size<C>(p));
     }
+    return source;
+  } else {
+    return {0, w.page_begin + tile_slot};
   }
-  return source;
 }
 
+/// K is one box per tile where a tile is contiguous, else its halves are copied apart.
 template <class C>
-PLAIT_DEVICE void copy_tile(u32 dst, const TensorMap* map, u32 full, TileSource source, i32 head,
-                            i32 box_tokens, i32 lane, u64 policy) {
+inline constexpr bool kWholeK = C::kBox == C::kTileN;
+
+/// Producer warp 0 copies Q and the first half of K (or all of it), warp 1 copies V, warp 2 the
+/// second half of K: all tiles of all items, in the order in which they are read. One code path for
+/// the three: registers are scarce here.
+template <class C>
+PLAIT_DEVICE void prefill_producer(const HopperParams& hp, PrefillShared<C>& s) {
   constexpr u32 kHalfBytes = PrefillShared<C>::kHalfBytes;
-  if (lane == 0) mbarrier_arrive_expect(full, 2 * kHalfBytes);
-  __syncwarp();
-  if (!C::kPaged) {
-    if (lane == 0) tma_load_5d(dst, map, full, 0, source.token, 0, head, 0, policy);
-  } else if ((lane >> 1) * box_tokens < C::kTileN) {
-    const u32 offset =
-        static_cast<u32>(lane & 1) * kHalfBytes + static_cast<u32>((lane >> 1) * box_tokens) * 128;
-    tma_load_5d(dst + offset, map, full, 0, source.token, lane & 1, head, source.page, policy);
-  }
-}
-
-template <class C>
-PLAIT_DEVICE void prefill_producer(const Params& p, const TensorMap* q_map, const TensorMap* k_map,
-                                   const TensorMap* v_map, i32 box_tokens, PrefillShared<C>& s) {
+  constexpr i32 kBoxes = C::kTileN / C::kBox;
+  const Params& p = hp.common;
+  const i32 warp = static_cast<i32>(threadIdx.x) / 32;
+  if (warp > (kWholeK<C> ? 1 : 2)) return;
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+  const bool is_v = warp == 1;
+  const bool both = is_v || kWholeK<C>;
+  const i32 half = warp == 2 ? 1 : 0;
+  const u32 bytes = both ? 2 * kHalfBytes : kHalfBytes;
+  const TensorMap* map = is_v ? &hp.v_map : &hp.k_map;
+  const u32 data = shared_address(is_v ? s.v[0] : s.k[0]) + static_cast<u32>(half) * kHalfBytes +
+                   static_cast<u32>(lane * C::kBox) * (both ? 256U : 128U);
+  const u32 full = shared_address(is_v ? s.v_full : s.k_full);
+  const u32 empty = shared_address(is_v ? s.v_empty : s.k_empty);
   const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
-  const u64 kv_policy = l2_evict_last_policy();
-  const u64 q_policy = l2_evict_first_policy();
   Ring<C::kQStages> q_ring;
-  Ring<C::kStages> k_ring, v_ring;
+  Ring<C::kStages> ring;
   for (i32 index = slices.first; index < slices.last; ++index) {
-    const Work w = load_work(p, index);
-    const TileRange tiles = tile_range<C>(w, box_tokens);
-    for (i32 head = w.head; head < w.head + w.count; ++head) {
-      mbarrier_wait(shared_address(&s.q_empty[q_ring.stage]), q_ring.parity ^ 1);
-      if (lane == 0) {
-        const u32 full = shared_address(&s.q_full[q_ring.stage]);
-        mbarrier_arrive_expect(full, 2 * kQBytes);
-#pragma unroll
-        for (i32 g = 0; g < 2; ++g) {
-          tma_load_5d(shared_address(s.q[q_ring.stage][g]), q_map, full, 0, 0,
-                      (w.fused_row_begin + g * kWarpgroupRows) / p.group_size, 0, head, q_policy);
+    const Work& w = s.works.get(p, slices, index);
+    const TileRange tiles = tile_range<C>(w);
+    const i32 head_begin = warp_uniform(w.head);
+    const i32 head_end = head_begin + warp_uniform(w.count);
+    for (i32 head = head_begin; head < head_end; ++head) {
+      if (warp == 0) {
+        mbarrier_wait(shared_address(&s.q_empty[q_ring.stage]), q_ring.parity ^ 1);
+        if (lane < 2) {
+          const u32 q_full = shared_address(&s.q_full[q_ring.stage]);
+          if (lane == 0) mbarrier_arrive_expect(q_full, 2 * kQBytes);
+          const i32 row = (w.fused_row_begin + lane * kWarpgroupRows) / group_size<C>(p);
+          tma_load_5d(shared_address(s.q[q_ring.stage][lane]), &hp.q_map, q_full, 0, 0, row, 0,
+                      head, kL2EvictFirst);
         }
+        __syncwarp();
+        q_ring.advance();
       }
-      __syncwarp();
-      q_ring.advance();
-      TileSource previous{-1, 0};
-      // K of the next tile goes before V of this one: the order in which they are read.
-      for (i32 t = tiles.count; t >= 0; --t) {
-        if (t > 0) {
-          const TileSource source =
-              tile_source<C>(p, w, box_tokens, tiles.base + (t - 1) * C::kTileN, lane);
-          mbarrier_wait(shared_address(&s.k_empty[k_ring.stage]), k_ring.parity ^ 1);
-          copy_tile<C>(shared_address(s.k[k_ring.stage]), k_map,
-                       shared_address(&s.k_full[k_ring.stage]), source, head, box_tokens, lane,
-                       kv_policy);
-          k_ring.advance();
-          if (t < tiles.count) {
-            mbarrier_wait(shared_address(&s.v_empty[v_ring.stage]), v_ring.parity ^ 1);
-            copy_tile<C>(shared_address(s.v[v_ring.stage]), v_map,
-                         shared_address(&s.v_full[v_ring.stage]), previous, head, box_tokens, lane,
-                         kv_policy);
-            v_ring.advance();
-          }
-          previous = source;
-        } else if (tiles.count > 0) {
-          mbarrier_wait(shared_address(&s.v_empty[v_ring.stage]), v_ring.parity ^ 1);
-          copy_tile<C>(shared_address(s.v[v_ring.stage]), v_map,
-                       shared_address(&s.v_full[v_ring.stage]), previous, head, box_tokens, lane,
-                       kv_policy);
-          v_ring.advance();
+      i32 tile_slot = tiles.base + (tiles.count - 1) * C::kTileN;
+      BoxSource next{-1, 0};
+      if (tiles.count > 0) next = box_source<C>(p, w, tile_slot, lane);
+      for (i32 t = tiles.count; t > 0; --t) {
+        const BoxSource source = next;
+        tile_slot -= C::kTileN;
+        if (t > 1) next = box_source<C>(p, w, tile_slot, lane);  // its latency hides in the wait
+        const u32 stage = static_cast<u32>(ring.stage);
+        mbarrier_wait(empty + stage * 8, ring.parity ^ 1);
+        if (lane == 0) mbarrier_arrive_expect(full + stage * 8, bytes);
+        __syncwarp();
+        if (lane < kBoxes) {
+          tma_load_5d(data + stage * (2 * kHalfBytes), map, full + stage * 8, 0, source.token, half,
+                      head, source.page, kL2EvictLast);
         }
+        __syncwarp();
+        ring.advance();
       }
     }
   }
@@ -205,7 +201,9 @@ PLAIT_DEVICE void issue_output(float (&o)[64], const u32 (&probabilities)[C::kTi
   wgmma_fence();
 #pragma unroll
   for (u32 step = 0; step < C::kTileN / 16; ++step) {
-    wgmma_rs_mn(o, probabilities[step], advance_descriptor(v_desc, step * 16 * 128),
+    constexpr u32 kBox = C::kBox;
+    const u32 offset = step * 16 / kBox * (kBox * 256) + step * 16 % kBox * 128;
+    wgmma_rs_mn(o, probabilities[step], advance_descriptor(v_desc, offset),
                 accumulate || step != 0);
   }
   wgmma_commit();
@@ -226,6 +224,18 @@ PLAIT_DEVICE void mask_tile(float (&s)[C::kTileN / 2], const SlotRange (&range)[
         const i32 column = i * 8 + e;
         if (column < begin || column >= end) s[i * 4 + r * 2 + e] = neg_inf();
       }
+  }
+}
+
+template <class C>
+PLAIT_DEVICE void hook_tile(float (&s)[C::kTileN / 2], LogitsHook<C>& hook, i32 tile_slot,
+                            i32 lane) {
+  if constexpr (LogitsHook<C>::kActive) {
+    hook.start_tile(tile_slot + (lane & 3) * 2);
+#pragma unroll
+    for (i32 i = 0; i < C::kTileN / 2; ++i) {
+      s[i] = hook.apply(s[i], (i >> 1) & 1, i / 4 * 8 + (i & 1));
+    }
   }
 }
 
@@ -278,56 +288,53 @@ PLAIT_DEVICE void rescale(float (&o)[64], const float (&factor)[2]) {
 /// Makes rows of V outside the item zero. Both warpgroups do it to the whole tile, each for itself.
 template <class C>
 PLAIT_DEVICE void clear_v_tile(u32 v_address, i32 first, i32 last, i32 group, i32 thread) {
+  constexpr u32 kBox = C::kBox;
   for (i32 i = thread; i < C::kTileN * 16; i += 128) {
     const i32 row = i / 16;
     if (row >= first && row < last) continue;
-    store_shared_zero16(v_address + static_cast<u32>((i & 15) / 8) * PrefillShared<C>::kHalfBytes +
-                        static_cast<u32>(row) * 128 + static_cast<u32>(i & 7) * 16);
+    const u32 r = static_cast<u32>(row);
+    store_shared_zero16(v_address + r / kBox * (kBox * 256) +
+                        static_cast<u32>((i & 15) / 8) * (kBox * 128) + r % kBox * 128 +
+                        static_cast<u32>(i & 7) * 16);
   }
   fence_async_shared();
   named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);
 }
 
-/// Finished rows of one warpgroup: 16 rows per warp, through the warp's part of the query buffer.
+/// Finished rows of one warpgroup, 16 per warp; `release` is called when the query buffer, through
+/// which they are rearranged, is free.
+template <class C, class Release>
 PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float (&o)[64],
-                             const RowState& rows, i32 group, u32 staging) {
+                             const RowState& rows, float exponent_scale, i32 group, u32 staging,
+                             Release&& release) {
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
   const i32 warp = (static_cast<i32>(threadIdx.x) / 32) & 3;
   const i32 row0 = group * kWarpgroupRows + warp * 16;  // of this warp, in the item
   const i32 num_rows = min_of(16, w.num_fused_rows - row0);
-  if (num_rows <= 0) return;
+  if (num_rows <= 0) {
+    release();
+    return;
+  }
   const i32 fused0 = w.fused_row_begin + row0;
   const i32 state_row =
       w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows + row0;
-  const bool wide = state_row >= 0 || p.o_is_state;
+  const bool wide = state_row >= 0 || p.write_state != 0;
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
     float sum = rows.sum[r];
     sum += __shfl_xor_sync(~0U, sum, 1);
     sum += __shfl_xor_sync(~0U, sum, 2);
-    const float lse = sum == 0.0F ? neg_inf() : (rows.max[r] * p.scale_log2 + __log2f(sum)) * kLn2;
-    float inv = sum == 0.0F ? 0.0F : p.v_scale / sum;
+    const float lse =
+        sum == 0.0F ? neg_inf() : (rows.max[r] * exponent_scale + __log2f(sum)) * kLn2;
+    float inv = sum == 0.0F ? 0.0F : v_scale(p, kv_head) / sum;
     const i32 row = lane / 4 + 8 * r;
-    const i32 fused = fused0 + min_of(row, num_rows - 1);
-    const i32 q_row = fused / p.group_size;
-    const i32 head = kv_head * p.group_size + fused % p.group_size;
-    if (!wide && p.sink != nullptr) inv *= sink_factor<FastMath>(lse, p.sink[head]);
-    if (row < num_rows) {
-      float* lse_out = state_row >= 0 ? p.state_lse + state_row + row
-                       : p.lse == nullptr
-                           ? nullptr
-                           : p.lse + q_row * p.lse_stride_row + head * p.lse_stride_head;
-      if ((lane & 3) == 0 && lse_out != nullptr) __stcg(lse_out, lse);
-      if (wide) {
-        float* out = state_row >= 0 ? p.state_o + static_cast<i64>(state_row + row) * kHeadDim
-                                    : reinterpret_cast<float*>(p.o) + q_row * p.o_stride_row +
-                                          head * p.o_stride_head;
-#pragma unroll
-        for (i32 i = 0; i < 16; ++i) {
-          __stcg(reinterpret_cast<float2*>(out + i * 8 + (lane & 3) * 2),
-                 float2{sum == 0.0F ? 0.0F : o[i * 4 + r * 2] * inv,
-                        sum == 0.0F ? 0.0F : o[i * 4 + r * 2 + 1] * inv});
-        }
+    const RowHead at = row_head<C>(p, fused0 + min_of(row, num_rows - 1), kv_head);
+    if (!wide && p.sink != nullptr) inv *= sink_factor<FastMath>(lse, p.sink[at.head]);
+    if (row < num_rows && (lane & 3) == 0) {
+      if (state_row >= 0) {
+        __stcg(p.state_lse + state_row + row, lse);
+      } else if (p.lse != nullptr) {
+        p.lse[at.row * p.lse_stride_row + at.head * p.lse_stride_head] = lse;
       }
     }
 #pragma unroll
@@ -335,8 +342,21 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
       o[i * 4 + r * 2] = sum == 0.0F ? 0.0F : o[i * 4 + r * 2] * inv;
       o[i * 4 + r * 2 + 1] = sum == 0.0F ? 0.0F : o[i * 4 + r * 2 + 1] * inv;
     }
+    if (wide && row < num_rows) {
+      float* out = state_row >= 0 ? p.state_o + static_cast<i64>(state_row + row) * kHeadDim
+                                  : static_cast<float*>(p.o) + at.row * p.o_stride_row +
+                                        at.head * p.o_stride_head;
+#pragma unroll
+      for (i32 i = 0; i < 16; ++i) {
+        __stcg(reinterpret_cast<float2*>(out + i * 8 + (lane & 3) * 2),
+               float2{o[i * 4 + r * 2], o[i * 4 + r * 2 + 1]});
+      }
+    }
   }
-  if (wide) return;
+  if (wide) {
+    release();
+    return;
+  }
   const u32 matrix_row = static_cast<u32>(warp * 16 + (lane & 15));
 #pragma unroll
   for (u32 pair = 0; pair < 8; ++pair) {
@@ -347,24 +367,27 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
                 pack_bf16(o[i + 4], o[i + 5]), pack_bf16(o[i + 6], o[i + 7]));
   }
   __syncwarp();
+  uint4 values[8];
+  const u32 chunk = static_cast<u32>(lane & 15);
+#pragma unroll
+  for (i32 pass = 0; pass < 8; ++pass) {
+    const u32 row = static_cast<u32>(warp * 16 + pass * 2 + lane / 16);
+    values[pass] = load_shared16(staging + (chunk >> 3) * kQHalfBytes + swizzle128(row, chunk & 7));
+  }
+  release();
 #pragma unroll
   for (i32 pass = 0; pass < 8; ++pass) {
     const i32 row = pass * 2 + lane / 16;
-    const u32 chunk = static_cast<u32>(lane & 15);
-    const uint4 value = load_shared16(staging + (chunk >> 3) * kQHalfBytes +
-                                      swizzle128(static_cast<u32>(warp * 16 + row), chunk & 7));
     if (row < num_rows) {
-      const i32 fused = fused0 + row;
-      const i32 q_row = fused / p.group_size;
-      const i32 head = kv_head * p.group_size + fused % p.group_size;
-      *reinterpret_cast<uint4*>(p.o + q_row * p.o_stride_row + head * p.o_stride_head + chunk * 8) =
-          value;
+      const RowHead at = row_head<C>(p, fused0 + row, kv_head);
+      *reinterpret_cast<uint4*>(static_cast<u16*>(p.o) + at.row * p.o_stride_row +
+                                at.head * p.o_stride_head + chunk * 8) = values[pass];
     }
   }
 }
 
 template <class C>
-PLAIT_DEVICE void prefill_consumer(const Params& p, i32 box_tokens, PrefillShared<C>& s) {
+PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
   const i32 thread = static_cast<i32>(threadIdx.x) - 128;  // among consumers
   const i32 group = __shfl_sync(~0U, thread / 128, 0);
@@ -372,50 +395,64 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, i32 box_tokens, PrefillShare
   const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
   Ring<C::kQStages> q_ring;
   Ring<C::kStages> k_ring, v_ring;
+  LogitsHook<C> hook;
   const u32 my_turn = kTurnBarrier + static_cast<u32>(group);
   const u32 other_turn = kTurnBarrier + static_cast<u32>(group ^ 1);
   if (C::kPingPong && group == 1) named_barrier_arrive(kTurnBarrier, kConsumerThreads);
 
   for (i32 index = slices.first; index < slices.last; ++index) {
-    const Work w = load_work(p, index);
-    const TileRange tiles = tile_range<C>(w, box_tokens);
+    const Work& w = s.works.get(p, slices, index);
+    const TileRange tiles = tile_range<C>(w);
+    constexpr bool kRanged = C::kCausal || C::kWindow;
+    const i32 kv_begin = warp_uniform(w.kv_begin);
+    const i32 kv_end = warp_uniform(w.kv_end);
+    const i32 full_begin = kRanged ? warp_uniform(w.full_begin) : kv_begin;
+    const i32 full_end = kRanged ? warp_uniform(w.full_end) : kv_end;
+    const i32 head_begin = warp_uniform(w.head);
+    const i32 head_end = head_begin + warp_uniform(w.count);
     SlotRange range[2];
+    i32 row_of[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
-      const i32 row =
-          min_of(group * kWarpgroupRows + warp * 16 + lane / 4 + 8 * r, w.num_fused_rows - 1);
-      range[r] = visible_slots(p, w, (w.fused_row_begin + row) / p.group_size);
+      row_of[r] = w.fused_row_begin + min_of(group * kWarpgroupRows + warp * 16 + lane / 4 + 8 * r,
+                                             w.num_fused_rows - 1);
+      range[r] = visible_slots<C>(p, w, row_of[r] / group_size<C>(p));
     }
-    const bool ranged = p.causal != 0 || p.window_left >= 0;
-    const i32 full_begin = ranged ? w.full_begin : w.kv_begin;
-    const i32 full_end = ranged ? w.full_end : w.kv_end;
 
-    for (i32 kv_head = w.head; kv_head < w.head + w.count; ++kv_head) {
+    for (i32 kv_head = head_begin; kv_head < head_end; ++kv_head) {
       float o[64];
       float logits[C::kTileN / 2];
       u32 probabilities[C::kTileN / 16][4];
       RowState rows{{neg_inf(), neg_inf()}, {0.0F, 0.0F}};
       float factor[2];
+      hook.start_head(p, kv_head);
+      if constexpr (LogitsHook<C>::kActive) {
+#pragma unroll
+        for (i32 r = 0; r < 2; ++r) hook.start_row(p, w, r, row_head<C>(p, row_of[r], kv_head));
+      }
       mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
       const u32 q_address = shared_address(s.q[q_ring.stage][group]);
       const u64 q_desc = matrix_descriptor(q_address, 1024, 0);
 
       auto k_desc = [&] { return matrix_descriptor(shared_address(s.k[k_ring.stage]), 1024, 0); };
       auto v_desc = [&] {
-        return matrix_descriptor(shared_address(s.v[v_ring.stage]), 1024,
-                                 PrefillShared<C>::kHalfBytes);
+        return matrix_descriptor(shared_address(s.v[v_ring.stage]), 1024, C::kBox * 128);
       };
       auto release = [&](u64& barrier) {
         if (lane == 0) mbarrier_arrive(shared_address(&barrier));
       };
-      auto masked = [&](i32 tile_slot) {
-        return tile_slot < full_begin || tile_slot + C::kTileN > full_end;
+      auto to_probabilities = [&](i32 tile_slot) {
+        hook_tile<C>(logits, hook, tile_slot, lane);
+        if (tile_slot < full_begin || tile_slot + C::kTileN > full_end) {
+          mask_tile<C>(logits, range, tile_slot, lane);
+        }
+        softmax_tile<C>(logits, rows, factor, hook.exponent_scale);
       };
       auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
-        if (tile_slot < w.kv_begin || tile_slot + C::kTileN > w.kv_end) {
+        if (tile_slot < kv_begin || tile_slot + C::kTileN > kv_end) {
           mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
-          clear_v_tile<C>(shared_address(s.v[v_ring.stage]), w.kv_begin - tile_slot,
-                          w.kv_end - tile_slot, group, thread & 127);
+          clear_v_tile<C>(shared_address(s.v[v_ring.stage]), kv_begin - tile_slot,
+                          kv_end - tile_slot, group, thread & 127);
         }
       };
 
@@ -427,8 +464,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, i32 box_tokens, PrefillShare
         pin_registers(logits);
         release(s.k_empty[k_ring.stage]);
         k_ring.advance();
-        if (masked(tile_slot)) mask_tile<C>(logits, range, tile_slot, lane);
-        softmax_tile<C>(logits, rows, factor, p.scale_log2);
+        to_probabilities(tile_slot);
         pack_tile<C>(probabilities, logits);
         bool accumulate = false;
         if (tiles.count > 1) {
@@ -448,8 +484,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, i32 box_tokens, PrefillShare
           pin_registers(logits);
           release(s.k_empty[k_ring.stage]);
           k_ring.advance();
-          if (masked(tile_slot)) mask_tile<C>(logits, range, tile_slot, lane);
-          softmax_tile<C>(logits, rows, factor, p.scale_log2);
+          to_probabilities(tile_slot);
           pin_registers(logits);
           // The wait for the next K is due anyway; here its branch also keeps ptxas from hoisting
           // the wait for P V above the exponentials, which it does in straight-line code.
@@ -474,60 +509,57 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, i32 box_tokens, PrefillShare
       }
       // All warps of the group have read the queries: their buffer may take the output.
       named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);
-      write_rows(p, w, kv_head, o, rows, group, q_address);
-      fence_async_shared();
-      __syncwarp();
-      release(s.q_empty[q_ring.stage]);
+      write_rows<C>(p, w, kv_head, o, rows, hook.exponent_scale, group, q_address, [&] {
+        fence_async_shared();
+        __syncwarp();
+        release(s.q_empty[q_ring.stage]);
+      });
       q_ring.advance();
       if (w.state_row >= 0 && w.num_merges > 0) {
-        arrive_and_merge(p, w, kv_head, s.merge_flags, thread, kConsumerThreads, kMergeBarrier);
+        arrive_and_merge<C>(p, w, kv_head, s.merge_flags, thread, kConsumerThreads, kMergeBarrier);
       }
     }
   }
 }
 
 template <class C>
-PLAIT_DEVICE void prefill_worker(const Params& p, const TensorMap* q_map, const TensorMap* k_map,
-                                 const TensorMap* v_map, i32 box_tokens, PrefillShared<C>& s) {
+PLAIT_DEVICE void prefill_worker(const HopperParams& p, PrefillShared<C>& s) {
   const i32 tid = static_cast<i32>(threadIdx.x);
+  const SliceRange slices = worker_slices(p.common, static_cast<i32>(blockIdx.x));
+  if (slices.first >= slices.last) return;
   if (tid == 0) {
-    prefetch_tensor_map(q_map);
-    prefetch_tensor_map(k_map);
-    prefetch_tensor_map(v_map);
+    prefetch_tensor_map(&p.q_map);
+    prefetch_tensor_map(&p.k_map);
+    prefetch_tensor_map(&p.v_map);
     constexpr u32 kConsumerWarps = kConsumerThreads / 32;
     for (i32 i = 0; i < C::kQStages; ++i) {
       mbarrier_init(shared_address(&s.q_full[i]), 1);
       mbarrier_init(shared_address(&s.q_empty[i]), kConsumerWarps);
     }
     for (i32 i = 0; i < C::kStages; ++i) {
-      mbarrier_init(shared_address(&s.k_full[i]), 1);
+      mbarrier_init(shared_address(&s.k_full[i]), kWholeK<C> ? 1 : 2);
       mbarrier_init(shared_address(&s.k_empty[i]), kConsumerWarps);
       mbarrier_init(shared_address(&s.v_full[i]), 1);
       mbarrier_init(shared_address(&s.v_empty[i]), kConsumerWarps);
     }
     fence_mbarrier_init();
   }
+  s.works.fill(p.common, slices);
   __syncthreads();
   if (tid < 128) {
     release_registers<kProducerRegisters>();
-    if (tid < 32) prefill_producer<C>(p, q_map, k_map, v_map, box_tokens, s);
+    prefill_producer<C>(p, s);
   } else {
     acquire_registers<kConsumerRegisters>();
-    prefill_consumer<C>(p, box_tokens, s);
+    prefill_consumer<C>(p.common, s);
   }
 }
 
-/// `box_tokens`: tokens per box of the K and V maps; divides both the page size and kTileN.
 template <class C>
-__global__ void __launch_bounds__(kPrefillThreads, 1)
-    prefill_kernel(const __grid_constant__ Params p, const __grid_constant__ TensorMap q_map,
-                   const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
-                   i32 box_tokens) {
+PLAIT_DEVICE void prefill_entry(const HopperParams& p) {
   extern __shared__ unsigned char dynamic_shared[];
   const u32 base = shared_address(dynamic_shared);
-  PrefillShared<C>& s =
-      *reinterpret_cast<PrefillShared<C>*>(dynamic_shared + ((1024 - (base & 1023)) & 1023));
-  prefill_worker<C>(p, &q_map, &k_map, &v_map, box_tokens, s);
+  prefill_worker<C>(p, *reinterpret_cast<PrefillShared<C>*>(dynamic_shared + (-base & 1023)));
 }
 
 #endif

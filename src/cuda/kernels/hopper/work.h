@@ -3,10 +3,13 @@
 // The plan as the hopper kernels see it: a worker's slices, resolved to everything an item needs.
 #pragma once
 
+#include "core/device/plan_layout.h"
 #include "cuda/kernels/device/ptx_sm90.h"
 #include "cuda/kernels/hopper/params.h"
 
 namespace plait::device::hopper {
+
+using Params = AttentionParams;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
@@ -18,6 +21,7 @@ struct Work {
   i32 full_end;          // slots below it (and from full_begin on) need no mask
   i32 full_begin;
   i32 view;
+  i32 request;         // or the first of several
   i32 page_begin;      // paged: first entry of the page list; ragged: first token
   i32 pos_offset;      // add to a query row (affine) or to its table entry (row_pos) to get
                        // its position in slots of this list
@@ -25,6 +29,10 @@ struct Work {
   i32 state_row;       // of (head, first fused row); -1: writes the output
   i32 merge_begin, num_merges;
 };
+
+/// Tells the compiler that all lanes of a warp hold one value: loop counters and ring positions
+/// that derive from it stay in uniform registers, where matrix descriptors are wanted.
+PLAIT_DEVICE i32 warp_uniform(i32 value) { return __shfl_sync(~0U, value, 0); }
 
 PLAIT_DEVICE const GroupHeader& group_header(const Params& p) {
   const PlanHeader& plan = *reinterpret_cast<const PlanHeader*>(p.plan);
@@ -39,7 +47,7 @@ PLAIT_DEVICE SliceRange worker_slices(const Params& p, i32 worker) {
   const ClassHeader& c = group_header(p).classes[p.class_index];
   if (worker >= c.num_workers) return {0, 0};
   const i32* indptr = p.plan + c.worker_offset + worker;
-  return {indptr[0], indptr[1]};
+  return {warp_uniform(indptr[0]), warp_uniform(indptr[1])};
 }
 
 PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
@@ -56,7 +64,7 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
   w.merge_begin = run.merge_begin;
   w.num_merges = run.num_merges;
   w.kv_begin = w.kv_end = w.full_begin = w.full_end = 0;
-  w.view = w.page_begin = w.pos_offset = 0;
+  w.view = w.page_begin = w.pos_offset = w.request = 0;
   w.row_pos = nullptr;
   if (run.num_pieces > 0) {
     const Piece& piece = reinterpret_cast<const Piece*>(p.plan + g.piece_offset)[run.piece_begin];
@@ -66,6 +74,7 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
     w.full_begin = piece.full_begin;
     w.full_end = piece.full_end;
     w.view = block.view;
+    w.request = block.request;
     w.page_begin = block.page_begin;
     if ((block.flags & kBlockSpansRequests) != 0) {
       w.row_pos = p.plan + g.row_pos_offset;
@@ -77,15 +86,91 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
   return w;
 }
 
+/// Query heads per KV head, a compile-time constant where the kernel was specialised for it.
+template <class C>
+PLAIT_DEVICE i32 group_size(const Params& p) {
+  return C::kGroupSize > 0 ? C::kGroupSize : p.group_size;
+}
+/// Row of q and o, and query head, of a fused row.
+struct RowHead {
+  i32 row, head;
+};
+template <class C>
+PLAIT_DEVICE RowHead row_head(const Params& p, i32 fused_row, i32 kv_head) {
+  const i32 group = group_size<C>(p);
+  return {fused_row / group, kv_head * group + fused_row % group};
+}
+
+template <class C>
+PLAIT_DEVICE i32 page_size(const Params& p) {
+  return C::kPageSize > 0 ? C::kPageSize : p.page_size;
+}
+
+/// Page id `entry` of the item's list; -1, which no copy accepts, if it is outside the pool.
+PLAIT_DEVICE i32 load_page_id(const Params& p, const Work& w, i32 entry) {
+  const i32 id = __ldg(p.page_ids[w.view] + w.page_begin + entry);
+  if (static_cast<u64>(static_cast<i64>(id)) < static_cast<u64>(p.pool_extent)) return id;
+  atomicOr(&p.status->bits, static_cast<u32>(kStatusBadPageId));
+  p.status->request = static_cast<u32>(w.request);
+  p.status->page_id = id;
+  return -1;
+}
+
+PLAIT_DEVICE float k_scale(const Params& p, i32 kv_head) {
+  return p.k_scales == nullptr ? p.k_scale : __ldg(p.k_scales + kv_head);
+}
+PLAIT_DEVICE float v_scale(const Params& p, i32 kv_head) {
+  return p.v_scales == nullptr ? p.v_scale : __ldg(p.v_scales + kv_head);
+}
+
+PLAIT_DEVICE u64 global_nanoseconds() {
+  u64 time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  return time;
+}
+
 /// Slots [begin, end) of a work item that query row `q_row` sees.
 struct SlotRange {
   i32 begin, end;
 };
+/// A worker's works in shared memory. Readers keep references: an item's fields are needed rarely,
+/// and registers are scarce.
+template <i32 kCached, i32 kWarps>
+struct WorkTable {
+  Work works[kCached + kWarps];  // the last ones, one per warp, for works past the cached ones
+
+  /// By all threads of the CTA, before a barrier.
+  PLAIT_DEVICE void fill(const Params& p, SliceRange slices) {
+    for (i32 i = static_cast<i32>(threadIdx.x); i < min_of(kCached, slices.last - slices.first);
+         i += static_cast<i32>(blockDim.x)) {
+      works[i] = load_work(p, slices.first + i);
+    }
+  }
+  /// By whole warps.
+  PLAIT_DEVICE const Work& get(const Params& p, SliceRange slices, i32 index) {
+    i32 at = index - slices.first;
+    if (at >= kCached) {
+      at = kCached + static_cast<i32>(threadIdx.x) / 32;
+      __syncwarp();
+      if ((threadIdx.x & 31) == 0) works[at] = load_work(p, index);
+      __syncwarp();
+    }
+    return works[warp_uniform(at)];
+  }
+};
+
+/// Logical position of a query row, counted in slots of the item's list.
+PLAIT_DEVICE i32 row_position(const Work& w, i32 q_row) {
+  return w.pos_offset + (w.row_pos != nullptr ? w.row_pos[q_row] : q_row);
+}
+template <class C>
 PLAIT_DEVICE SlotRange visible_slots(const Params& p, const Work& w, i32 q_row) {
   SlotRange r{w.kv_begin, w.kv_end};
-  const i32 position = w.pos_offset + (w.row_pos != nullptr ? w.row_pos[q_row] : q_row);
-  if (p.causal) r.end = min_of(r.end, position + 1);
-  if (p.window_left >= 0) r.begin = max_of(r.begin, position - p.window_left);
+  if constexpr (C::kCausal || C::kWindow) {
+    const i32 position = row_position(w, q_row);
+    if constexpr (C::kCausal) r.end = min_of(r.end, position + 1);
+    if constexpr (C::kWindow) r.begin = max_of(r.begin, position - p.window_left);
+  }
   return r;
 }
 
