@@ -29,6 +29,10 @@ class FamilyBackend final : public Backend {
     return reason.empty() ? family_.decline(spec, context_->facts()) : reason;
   }
 
+  std::string decline_policy(const Policy& policy) const override {
+    return family_.decline_policy(policy);
+  }
+
   PlanTarget target(const AttentionSpec& spec, const Policy& policy,
                     const EngineOptions&) const override {
     PlanTarget target = family_.target(spec, policy, context_->facts());
@@ -69,8 +73,9 @@ std::size_t FamilyHooks::write_parameters(const ParameterRequest& request,
 
 const std::vector<const FamilyHooks*>& kernel_families() {
   // Best first: the engine takes the first that does not decline.
+  static const std::unique_ptr<FamilyHooks> hopper = make_hopper_family();
   static const std::unique_ptr<FamilyHooks> mma = make_mma_family();
-  static const std::vector<const FamilyHooks*> families = {mma.get()};
+  static const std::vector<const FamilyHooks*> families = {hopper.get(), mma.get()};
   return families;
 }
 

@@ -56,6 +56,12 @@ class FamilyHooks {
   /// decline_device accepts.
   virtual std::string decline(const AttentionSpec& spec, const DeviceFacts& facts) const = 0;
 
+  /// The same for a planning policy.
+  virtual std::string decline_policy(const Policy& policy) const {
+    (void)policy;
+    return {};
+  }
+
   /// Tile classes, workers and costs. `num_workers` is the grid of every launch of the group.
   virtual PlanTarget target(const AttentionSpec& spec, const Policy& policy,
                             const DeviceFacts& facts) const = 0;

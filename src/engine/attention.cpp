@@ -67,13 +67,14 @@ EngineImpl::EngineImpl(EngineOptions options)
       backends_(make_backends(options_)),
       operations_(make_operations(options_)) {}
 
-const Backend& EngineImpl::choose(std::span<const AttentionSpec> groups) const {
+const Backend& EngineImpl::choose(std::span<const AttentionSpec> groups,
+                                  const Policy& policy) const {
   std::string reasons;
   for (const auto& backend : backends_) {
-    std::string reason;
+    std::string reason = backend->decline_policy(policy);
     for (const AttentionSpec& spec : groups) {
-      reason = backend->decline(spec, options_);
       if (!reason.empty()) break;
+      reason = backend->decline(spec, options_);
     }
     if (reason.empty()) return *backend;
     if (!reasons.empty()) reasons += "; ";
@@ -89,7 +90,7 @@ AttentionImpl::AttentionImpl(std::shared_ptr<EngineImpl> engine, std::vector<Att
       groups_(checked_groups(std::move(groups))),
       capacity_(capacity),
       options_(std::move(options)),
-      backend_(&engine_->choose(groups_)),
+      backend_(&engine_->choose(groups_, options_.policy)),
       targets_(make_targets(*backend_, groups_, options_.policy, engine_->options())),
       planner_(groups_, capacity_, options_.policy, targets_),
       executor_(backend_->make_executor(
@@ -179,7 +180,7 @@ void Attention::status(Stream stream) { impl_->status(stream); }
 std::int64_t Attention::workspace_bytes(const Engine& engine, std::span<const AttentionSpec> groups,
                                         const Capacity& capacity, const Options& options) {
   const std::vector<AttentionSpec> specs = detail::checked_groups({groups.begin(), groups.end()});
-  const Backend& backend = engine.impl_->choose(specs);
+  const Backend& backend = engine.impl_->choose(specs, options.policy);
   const std::vector<PlanTarget> targets =
       detail::make_targets(backend, specs, options.policy, engine.options());
   return backend.workspace_bytes(

@@ -22,7 +22,7 @@ class EngineImpl {
   /// The backends of this device in order of preference, after the family override.
   const std::vector<std::unique_ptr<Backend>>& backends() const noexcept { return backends_; }
   /// The first backend that serves all of `groups`; throws kUnsupported with every reason.
-  const Backend& choose(std::span<const AttentionSpec> groups) const;
+  const Backend& choose(std::span<const AttentionSpec> groups, const Policy& policy) const;
   Operations& operations() const noexcept { return *operations_; }
 
  private:

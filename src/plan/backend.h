@@ -60,6 +60,11 @@ class Backend {
   virtual DeviceKind device_kind() const noexcept = 0;
   /// Empty if it serves the combination, else one sentence that says why not.
   virtual std::string decline(const AttentionSpec& spec, const EngineOptions& engine) const = 0;
+  /// The same for a planning policy, whatever the spec.
+  virtual std::string decline_policy(const Policy& policy) const {
+    (void)policy;
+    return {};
+  }
   virtual PlanTarget target(const AttentionSpec& spec, const Policy& policy,
                             const EngineOptions& engine) const = 0;
   virtual std::int64_t workspace_bytes(const ExecutorRequest& request) const = 0;

@@ -13,6 +13,7 @@
 // tensor maps ask for that): the request's output is NaN and nothing else is touched.
 #pragma once
 
+#include "cuda/kernels/hopper/config.h"
 #include "cuda/kernels/hopper/hooks.h"
 #include "cuda/kernels/hopper/params.h"
 
@@ -21,9 +22,9 @@ namespace plait::device::hopper {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 // A config C has: i32 kWarps (a power of two), kSlots (per warp), kGroupSize, kPageSize (0: read at
-// run time); bool kPaged, kCausal, kWindow, kSoftCap, kAlibi.
+// run time); bool kPaged, kCausal, kWindow, kSoftCap, kMeasured.
 
-inline constexpr i32 kBlockTokens = 16;
+inline constexpr i32 kBlockTokens = kDecodeBlockTokens;
 inline constexpr u32 kHalfBytes = kBlockTokens * 128;  // 64 of 128 dims of a block
 inline constexpr u32 kBlockBytes = 2 * kHalfBytes;     // of K or of V
 inline constexpr u32 kSlotBytes = 2 * kBlockBytes;
@@ -352,11 +353,11 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
     if (w.kv_end <= w.kv_begin) num_blocks = 0;
     const i32 slot0 = C::kPaged ? first_block * kBlockTokens : w.kv_begin;
     constexpr bool ranged = C::kCausal || C::kWindow;
-    SlotRange range[2];
+    VisibleRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
       const i32 row = min_of(lane / 4 + 8 * r, w.num_fused_rows - 1);
-      range[r] = visible_slots<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
+      range[r] = visible_range<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
     }
     const i32 full_begin = ranged ? w.full_begin : w.kv_begin;
     const i32 full_end = ranged ? w.full_end : w.kv_end;
@@ -364,13 +365,6 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
     for (i32 kv_head = w.head; kv_head < w.head + w.count; ++kv_head) {
       load_queries<C>(q, p, w, kv_head);
       hook.start_head(p, kv_head);
-      if constexpr (LogitsHook<C>::kActive) {
-#pragma unroll
-        for (i32 r = 0; r < 2; ++r) {
-          const i32 row = min_of(lane / 4 + 8 * r, w.num_fused_rows - 1);
-          hook.start_row(p, w, r, row_head<C>(p, w.fused_row_begin + row, kv_head));
-        }
-      }
       state.clear();
       i32 block = (warp - phase) & (C::kWarps - 1);
       phase = (phase + num_blocks) & (C::kWarps - 1);
@@ -383,19 +377,19 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
         const i32 begin = slot0 + block * kBlockTokens;
         float logits[2][4];
         block_logits(logits, q, data);
-        hook.start_tile(begin + (lane & 3) * 2);
 #pragma unroll
         for (i32 n = 0; n < 2; ++n)
 #pragma unroll
           for (i32 e = 0; e < 4; ++e) {
-            logits[n][e] = hook.apply(logits[n][e], e >> 1, n * 8 + (e & 1)) * hook.exponent_scale;
+            logits[n][e] = hook.apply(logits[n][e]) * hook.exponent_scale;
           }
         if (begin < full_begin || begin + kBlockTokens > full_end) {
 #pragma unroll
           for (i32 n = 0; n < 2; ++n)
 #pragma unroll
             for (i32 e = 0; e < 4; ++e) {
-              const i32 at = begin + n * 8 + (lane & 3) * 2 + (e & 1);
+              i32 at = begin + n * 8 + (lane & 3) * 2 + (e & 1);
+              if (w.positions != nullptr) at = listed_position<C>(p, w, at);
               if (at < range[e >> 1].begin || at >= range[e >> 1].end) logits[n][e] = neg_inf();
             }
           if (begin < w.kv_begin || begin + kBlockTokens > w.kv_end) {
@@ -434,9 +428,15 @@ template <class C>
 PLAIT_DEVICE void decode_entry(const HopperParams& p) {
   extern __shared__ unsigned char dynamic_shared[];
   const u32 base = shared_address(dynamic_shared);
-  decode_worker<C>(p.common, &p.k_map, &p.v_map,
-                   *reinterpret_cast<DecodeShared<C>*>(dynamic_shared + (-base & 1023)));
+  auto& shared = *reinterpret_cast<DecodeShared<C>*>(dynamic_shared + (-base & 1023));
+  const u64 begin = C::kMeasured ? global_nanoseconds() : 0;
+  decode_worker<C>(p.common, &p.k_map, &p.v_map, shared);
+  if constexpr (C::kMeasured) record_worker_time(p.common, begin);
 }
+
+/// Dynamic shared memory of a launch: the struct at the next multiple of its alignment.
+template <class C>
+inline constexpr u32 kDecodeSharedBytes = sizeof(DecodeShared<C>) + 1024;
 
 #endif
 

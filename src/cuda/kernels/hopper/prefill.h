@@ -24,7 +24,7 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// A config C has: i32 kTileN (tokens: 128 or 176), kBox (tokens per box of the K and V maps:
+// A config C has: i32 kTileN (tokens: 128), kBox (tokens per box of the K and V maps:
 // divides kTileN and the page size; kTileN if ragged), kStages (of K and of V), kQStages,
 // kGroupSize, kPageSize (0: read at run time); bool kPingPong, kPaged, kCausal, kWindow, kSoftCap,
 // kAlibi.
@@ -210,32 +210,41 @@ PLAIT_DEVICE void issue_output(float (&o)[64], const u32 (&probabilities)[C::kTi
 }
 
 template <class C>
-PLAIT_DEVICE void mask_tile(float (&s)[C::kTileN / 2], const SlotRange (&range)[2], i32 tile_slot,
-                            i32 lane) {
+PLAIT_DEVICE void mask_tile(const Params& p, const Work& w, float (&s)[C::kTileN / 2],
+                            const VisibleRange (&range)[2], i32 tile_slot, i32 lane) {
   const i32 column0 = tile_slot + (lane & 3) * 2;
+  if (w.positions == nullptr) {
 #pragma unroll
-  for (i32 r = 0; r < 2; ++r) {
-    const i32 begin = range[r].begin - column0;
-    const i32 end = range[r].end - column0;
+    for (i32 r = 0; r < 2; ++r) {
+      const i32 begin = range[r].begin - column0;
+      const i32 end = range[r].end - column0;
+#pragma unroll
+      for (i32 i = 0; i < C::kTileN / 8; ++i)
+#pragma unroll
+        for (i32 e = 0; e < 2; ++e) {
+          const i32 column = i * 8 + e;
+          if (column < begin || column >= end) s[i * 4 + r * 2 + e] = neg_inf();
+        }
+    }
+  } else {
 #pragma unroll
     for (i32 i = 0; i < C::kTileN / 8; ++i)
 #pragma unroll
       for (i32 e = 0; e < 2; ++e) {
-        const i32 column = i * 8 + e;
-        if (column < begin || column >= end) s[i * 4 + r * 2 + e] = neg_inf();
+        const i32 at = listed_position<C>(p, w, column0 + i * 8 + e);
+#pragma unroll
+        for (i32 r = 0; r < 2; ++r) {
+          if (at < range[r].begin || at >= range[r].end) s[i * 4 + r * 2 + e] = neg_inf();
+        }
       }
   }
 }
 
 template <class C>
-PLAIT_DEVICE void hook_tile(float (&s)[C::kTileN / 2], LogitsHook<C>& hook, i32 tile_slot,
-                            i32 lane) {
+PLAIT_DEVICE void hook_tile(float (&s)[C::kTileN / 2], const LogitsHook<C>& hook) {
   if constexpr (LogitsHook<C>::kActive) {
-    hook.start_tile(tile_slot + (lane & 3) * 2);
 #pragma unroll
-    for (i32 i = 0; i < C::kTileN / 2; ++i) {
-      s[i] = hook.apply(s[i], (i >> 1) & 1, i / 4 * 8 + (i & 1));
-    }
+    for (i32 i = 0; i < C::kTileN / 2; ++i) s[i] = hook.apply(s[i]);
   }
 }
 
@@ -398,7 +407,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
   LogitsHook<C> hook;
   const u32 my_turn = kTurnBarrier + static_cast<u32>(group);
   const u32 other_turn = kTurnBarrier + static_cast<u32>(group ^ 1);
-  if (C::kPingPong && group == 1) named_barrier_arrive(kTurnBarrier, kConsumerThreads);
+  if (group == 1) named_barrier_arrive(kTurnBarrier, kConsumerThreads);
 
   for (i32 index = slices.first; index < slices.last; ++index) {
     const Work& w = s.works.get(p, slices, index);
@@ -410,13 +419,12 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     const i32 full_end = kRanged ? warp_uniform(w.full_end) : kv_end;
     const i32 head_begin = warp_uniform(w.head);
     const i32 head_end = head_begin + warp_uniform(w.count);
-    SlotRange range[2];
-    i32 row_of[2];
+    VisibleRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
-      row_of[r] = w.fused_row_begin + min_of(group * kWarpgroupRows + warp * 16 + lane / 4 + 8 * r,
-                                             w.num_fused_rows - 1);
-      range[r] = visible_slots<C>(p, w, row_of[r] / group_size<C>(p));
+      const i32 row =
+          min_of(group * kWarpgroupRows + warp * 16 + lane / 4 + 8 * r, w.num_fused_rows - 1);
+      range[r] = visible_range<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
     }
 
     for (i32 kv_head = head_begin; kv_head < head_end; ++kv_head) {
@@ -426,10 +434,6 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       RowState rows{{neg_inf(), neg_inf()}, {0.0F, 0.0F}};
       float factor[2];
       hook.start_head(p, kv_head);
-      if constexpr (LogitsHook<C>::kActive) {
-#pragma unroll
-        for (i32 r = 0; r < 2; ++r) hook.start_row(p, w, r, row_head<C>(p, row_of[r], kv_head));
-      }
       mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
       const u32 q_address = shared_address(s.q[q_ring.stage][group]);
       const u64 q_desc = matrix_descriptor(q_address, 1024, 0);
@@ -442,9 +446,9 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
         if (lane == 0) mbarrier_arrive(shared_address(&barrier));
       };
       auto to_probabilities = [&](i32 tile_slot) {
-        hook_tile<C>(logits, hook, tile_slot, lane);
+        hook_tile<C>(logits, hook);
         if (tile_slot < full_begin || tile_slot + C::kTileN > full_end) {
-          mask_tile<C>(logits, range, tile_slot, lane);
+          mask_tile<C>(p, w, logits, range, tile_slot, lane);
         }
         softmax_tile<C>(logits, rows, factor, hook.exponent_scale);
       };
@@ -474,12 +478,12 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
         for (i32 t = tiles.count - 2; t >= 0; --t) {
           prepare_v(tile_slot);
           tile_slot -= C::kTileN;
-          if (C::kPingPong) named_barrier_sync(my_turn, kConsumerThreads);
+          named_barrier_sync(my_turn, kConsumerThreads);
           issue_logits<C>(logits, q_desc, k_desc());
           mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
           issue_output<C>(o, probabilities, v_desc(), accumulate);
           accumulate = true;
-          if (C::kPingPong) named_barrier_arrive(other_turn, kConsumerThreads);
+          named_barrier_arrive(other_turn, kConsumerThreads);
           wgmma_wait<1>();
           pin_registers(logits);
           release(s.k_empty[k_ring.stage]);
@@ -559,8 +563,15 @@ template <class C>
 PLAIT_DEVICE void prefill_entry(const HopperParams& p) {
   extern __shared__ unsigned char dynamic_shared[];
   const u32 base = shared_address(dynamic_shared);
-  prefill_worker<C>(p, *reinterpret_cast<PrefillShared<C>*>(dynamic_shared + (-base & 1023)));
+  auto& shared = *reinterpret_cast<PrefillShared<C>*>(dynamic_shared + (-base & 1023));
+  const u64 begin = C::kMeasured ? global_nanoseconds() : 0;
+  prefill_worker<C>(p, shared);
+  if constexpr (C::kMeasured) record_worker_time(p.common, begin);
 }
+
+/// Dynamic shared memory of a launch: the struct at the next multiple of its alignment.
+template <class C>
+inline constexpr u32 kPrefillSharedBytes = sizeof(PrefillShared<C>) + 1024;
 
 #endif
 

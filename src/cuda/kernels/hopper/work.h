@@ -66,6 +66,7 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
   w.kv_begin = w.kv_end = w.full_begin = w.full_end = 0;
   w.view = w.page_begin = w.pos_offset = w.request = 0;
   w.row_pos = nullptr;
+  w.positions = nullptr;
   if (run.num_pieces > 0) {
     const Piece& piece = reinterpret_cast<const Piece*>(p.plan + g.piece_offset)[run.piece_begin];
     const RowBlock& block = reinterpret_cast<const RowBlock*>(p.plan + g.block_offset)[piece.block];
@@ -76,11 +77,16 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
     w.view = block.view;
     w.request = block.request;
     w.page_begin = block.page_begin;
+    i32 base = block.base_pos;
+    if ((block.flags & kBlockHasPositions) != 0) {
+      w.positions = p.positions[block.view] + block.page_begin;
+      base = 0;
+    }
     if ((block.flags & kBlockSpansRequests) != 0) {
       w.row_pos = p.plan + g.row_pos_offset;
-      w.pos_offset = -block.base_pos;
+      w.pos_offset = -base;
     } else {
-      w.pos_offset = block.pos0 - block.row_begin - block.base_pos;
+      w.pos_offset = block.pos0 - block.row_begin - base;
     }
   }
   return w;
@@ -129,49 +135,39 @@ PLAIT_DEVICE u64 global_nanoseconds() {
   return time;
 }
 
-/// Slots [begin, end) of a work item that query row `q_row` sees.
-struct SlotRange {
+/// By all threads of the CTA, at the end.
+PLAIT_DEVICE void record_worker_time(const Params& p, u64 begin) {
+  __syncthreads();
+  if (threadIdx.x == 0 && p.worker_times != nullptr) {
+    p.worker_times[2 * blockIdx.x] = begin;
+    p.worker_times[2 * blockIdx.x + 1] = global_nanoseconds();
+  }
+}
+
+/// What a query row sees of an item: keys at [begin, end), counted in slots or, for lists with
+/// positions, in logical positions.
+struct VisibleRange {
   i32 begin, end;
 };
-/// A worker's works in shared memory. Readers keep references: an item's fields are needed rarely,
-/// and registers are scarce.
-template <i32 kCached, i32 kWarps>
-struct WorkTable {
-  Work works[kCached + kWarps];  // the last ones, one per warp, for works past the cached ones
-
-  /// By all threads of the CTA, before a barrier.
-  PLAIT_DEVICE void fill(const Params& p, SliceRange slices) {
-    for (i32 i = static_cast<i32>(threadIdx.x); i < min_of(kCached, slices.last - slices.first);
-         i += static_cast<i32>(blockDim.x)) {
-      works[i] = load_work(p, slices.first + i);
-    }
-  }
-  /// By whole warps.
-  PLAIT_DEVICE const Work& get(const Params& p, SliceRange slices, i32 index) {
-    i32 at = index - slices.first;
-    if (at >= kCached) {
-      at = kCached + static_cast<i32>(threadIdx.x) / 32;
-      __syncwarp();
-      if ((threadIdx.x & 31) == 0) works[at] = load_work(p, index);
-      __syncwarp();
-    }
-    return works[warp_uniform(at)];
-  }
-};
-
-/// Logical position of a query row, counted in slots of the item's list.
-PLAIT_DEVICE i32 row_position(const Work& w, i32 q_row) {
-  return w.pos_offset + (w.row_pos != nullptr ? w.row_pos[q_row] : q_row);
-}
 template <class C>
-PLAIT_DEVICE SlotRange visible_slots(const Params& p, const Work& w, i32 q_row) {
-  SlotRange r{w.kv_begin, w.kv_end};
+PLAIT_DEVICE VisibleRange visible_range(const Params& p, const Work& w, i32 q_row) {
+  constexpr i32 kLast = 0x7FFFFFFF;
+  VisibleRange r =
+      w.positions == nullptr ? VisibleRange{w.kv_begin, w.kv_end} : VisibleRange{0, kLast};
   if constexpr (C::kCausal || C::kWindow) {
     const i32 position = row_position(w, q_row);
     if constexpr (C::kCausal) r.end = min_of(r.end, position + 1);
     if constexpr (C::kWindow) r.begin = max_of(r.begin, position - p.window_left);
   }
   return r;
+}
+
+/// Where a slot counts for the mask; outside the item it counts as past everything.
+template <class C>
+PLAIT_DEVICE i32 listed_position(const Params& p, const Work& w, i32 slot) {
+  if (slot < w.kv_begin || slot >= w.kv_end) return 0x7FFFFFFF;
+  const i32 page = page_size<C>(p);
+  return __ldg(w.positions + slot / page) + slot % page;
 }
 
 #endif

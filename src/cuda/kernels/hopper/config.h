@@ -1,0 +1,27 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// What a hopper kernel is specialised for, from the KernelConfig that the JIT writes of its key.
+#pragma once
+
+#include "core/device/portable.h"
+
+namespace plait::device::hopper {
+
+/// Largest power of two up to `limit` that divides `value`.
+PLAIT_HD constexpr i32 power_of_two_divisor(i32 value, i32 limit) {
+  i32 d = 1;
+  while (d < limit && value % (2 * d) == 0) d *= 2;
+  return d;
+}
+
+/// Tokens per copy of a tile of `tile` tokens: copies do not leave their page.
+PLAIT_HD constexpr i32 box_tokens(bool paged, i32 page_size, i32 tile) {
+  return paged ? power_of_two_divisor(page_size, tile) : tile;
+}
+
+/// Largest query group, and so the most query heads of a box of the query map.
+inline constexpr i32 kMaxGroupSize = 64;
+inline constexpr i32 kPrefillTileTokens = 128;
+inline constexpr i32 kDecodeBlockTokens = 16;
+
+}  // namespace plait::device::hopper

@@ -1,0 +1,22 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "cuda/kernels/common/launch_info.h"
+#include "cuda/kernels/hopper/config.h"
+#include "cuda/kernels/hopper/decode.h"
+
+namespace plait::device::hopper {
+
+struct Config : KernelConfig {
+  static constexpr i32 kSlots = kStages;
+  static_assert(kHeadDimQk == kHeadDim && kHeadDimVo == kHeadDim && kQTile == kDecodeRows);
+  static_assert(!kPaged || kPageSize % kBlockTokens == 0);
+};
+
+}  // namespace plait::device::hopper
+
+PLAIT_LAUNCH_INFO(plait::device::hopper::Config::kWarps * 32,
+                  plait::device::hopper::kDecodeSharedBytes<plait::device::hopper::Config>, 1, 1);
+
+extern "C" __global__ void __launch_bounds__(plait::device::hopper::Config::kWarps * 32, 1)
+    PLAIT_KERNEL_NAME(const __grid_constant__ plait::device::hopper::HopperParams p) {
+  plait::device::hopper::decode_entry<plait::device::hopper::Config>(p);
+}

@@ -1,0 +1,229 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// The family `hopper` as the runtime sees it: what it serves, its tile classes, and the tensor maps
+// through which its kernels read.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "cuda/driver.h"
+#include "cuda/family.h"
+#include "cuda/kernels/hopper/config.h"
+#include "cuda/kernels/hopper/params.h"
+#include "plait/error.h"
+
+namespace plait::cuda {
+namespace {
+
+using device::hopper::HopperParams;
+using device::hopper::TensorMap;
+
+constexpr int kHeadDim = 128;
+constexpr int kDecodeRows = 16;
+constexpr int kPrefillRows = 128;
+constexpr int kDecodeChunk = 128;  // one block per warp
+
+std::int32_t cost_units(double ns) {
+  return static_cast<std::int32_t>(std::clamp(std::round(ns * 16.0), 1.0, 1e8));
+}
+
+/// Costs as measured on an H200 (docs/perf-log.md), scaled by the device's rates.
+CostModel decode_cost(const DeviceFacts& facts) {
+  // A worker's share of memory bandwidth: two transfers a clock, nine tenths of which arrive.
+  const double bytes_per_ns = 0.9 * 2.0 * facts.memory_clock_khz * 1e-6 * facts.memory_bus_bits /
+                              8.0 / facts.sm_count;
+  CostModel cost;
+  cost.per_item = cost_units(1200.0);
+  cost.per_tile = 0;
+  cost.per_kv_token = cost_units(kHeadDim * 2 * 2 / std::max(bytes_per_ns, 1.0));
+  cost.per_state_row = cost_units(30.0);
+  return cost;
+}
+
+CostModel prefill_cost(const DeviceFacts& facts) {
+  // 2048 clocks of the tensor cores per tile of 128 x 128, at what power lets the clock be.
+  const double tile_ns = 3200.0 / std::max(facts.clock_khz * 1e-6, 0.1);
+  CostModel cost;
+  cost.per_item = cost_units(2500.0);
+  cost.per_tile = cost_units(tile_ns);
+  cost.per_kv_token = 1;
+  cost.per_state_row = cost_units(20.0);
+  return cost;
+}
+
+/// One axis of a tensor map beyond the innermost: extent, stride in elements, extent of a box.
+struct Axis {
+  std::int64_t extent = 1;
+  std::int64_t stride = 0;
+  std::uint32_t box = 1;
+};
+
+/// A map over 2-byte elements whose innermost axis is 64 contiguous ones.
+void encode_map(const Driver& driver, TensorMap* out, const char* field, const void* address,
+                const std::array<Axis, 4>& axes, bool nan_outside) {
+  constexpr std::int64_t kLargestStride = std::int64_t{1} << 39;  // elements: 2^40 bytes
+  std::array<std::uint64_t, 5> dims{64};
+  std::array<std::uint64_t, 4> strides{};
+  std::array<std::uint32_t, 5> box{64};
+  const std::array<std::uint32_t, 5> steps{1, 1, 1, 1, 1};
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const Axis& axis = axes[i];
+    const bool moves = axis.extent > 1;  // else the stride is never used
+    if (moves && (axis.stride <= 0 || axis.stride % 8 != 0 || axis.stride >= kLargestStride)) {
+      throw Error(ErrorCode::kUnsupported, std::string(field) + ".strides",
+                  std::to_string(axis.stride) + " elements",
+                  "a positive multiple of 8 below 2^39, as the copy engine needs");
+    }
+    dims[i + 1] = static_cast<std::uint64_t>(std::max<std::int64_t>(axis.extent, 1));
+    strides[i] = 2 * static_cast<std::uint64_t>(moves ? axis.stride : 64);
+    box[i + 1] = axis.box;
+  }
+  CuTensorMap map;
+  driver.check(
+      driver.tensor_map_encode_tiled(&map, CuTensorMapDataType::kBF16, 5,
+                                     const_cast<void*>(address), dims.data(), strides.data(),
+                                     box.data(), steps.data(), CuTensorMapInterleave::kNone,
+                                     CuTensorMapSwizzle::k128B, CuTensorMapL2Promotion::k256B,
+                                     nan_outside ? CuTensorMapOobFill::kNan
+                                                 : CuTensorMapOobFill::kZero),
+      "cuTensorMapEncodeTiled");
+  static_assert(sizeof(TensorMap) == sizeof(CuTensorMap));
+  std::memcpy(out, &map, sizeof(TensorMap));
+}
+
+class HopperFamily final : public FamilyHooks {
+ public:
+  std::string_view name() const noexcept override { return "hopper"; }
+
+  std::string decline_device(const DeviceFacts& facts) const override {
+    if (facts.compute_capability == 90) return {};
+    return facts.name + " has compute capability " + std::to_string(facts.compute_capability / 10) +
+           "." + std::to_string(facts.compute_capability % 10) +
+           "; this family needs 9.0 exactly (wgmma)";
+  }
+
+  std::string decline(const AttentionSpec& spec, const DeviceFacts&) const override {
+    if (spec.head_dim_qk != kHeadDim || spec.head_dim_vo != kHeadDim) {
+      return "head dims " + std::to_string(spec.head_dim_qk) + " / " +
+             std::to_string(spec.head_dim_vo) + " are not 128 / 128";
+    }
+    if (spec.q_dtype != DType::kBF16 || spec.kv_dtype != DType::kBF16 ||
+        spec.o_dtype != DType::kBF16) {
+      return "a dtype is not bf16";
+    }
+    const int group = spec.group_size();
+    if (group > device::hopper::kMaxGroupSize || !std::has_single_bit(static_cast<unsigned>(group))) {
+      return "group size " + std::to_string(group) + " is not a power of two up to 64";
+    }
+    if (spec.kv_kind == KvKind::kPaged &&
+        (spec.page_size % device::hopper::kDecodeBlockTokens != 0 || spec.page_size > 65535)) {
+      return "page_size " + std::to_string(spec.page_size) + " is not a multiple of 16 below 65536";
+    }
+    if (spec.mask == MaskKind::kCustom) return "custom masks are not served";
+    if (spec.alibi) return "ALiBi is not served";
+    if (spec.rope.kind != RopeKind::kNone) return "fused rope is not served";
+    if (spec.reduction != Reduction::kSoftmax) return "only the softmax reduction is served";
+    if (!spec.variant.source.empty()) return "user variants are not served";
+    if (spec.k_scale_per_head) return "scales of K per head are not served";
+    if (effective_sm_scale(spec) <= 0.0) return "sm_scale is not positive";
+    return {};
+  }
+
+  std::string decline_policy(const Policy& policy) const override {
+    if (policy.kind == PolicyKind::kBatchInvariant) return "batch_invariant plans are not served";
+    return {};
+  }
+
+  PlanTarget target(const AttentionSpec&, const Policy&, const DeviceFacts& facts) const override {
+    PlanTarget target;
+    target.num_workers = facts.sm_count;
+    target.num_classes = 2;
+    target.classes[0] = {kDecodeRows, kDecodeChunk, decode_cost(facts)};
+    target.classes[1] = {kPrefillRows, device::hopper::kPrefillTileTokens, prefill_cost(facts)};
+    return target;
+  }
+
+  KernelKey key(const KernelRequest& request) const override {
+    const AttentionSpec& spec = *request.spec;
+    const bool decode = request.tile.q_tile == kDecodeRows;
+    const auto narrow = [](int value) { return static_cast<std::uint16_t>(value); };
+    KernelKey key;
+    key.family = KernelFamily::kHopper;
+    key.op = decode ? KernelOp::kDecode : KernelOp::kPrefill;
+    key.head_dim_qk = narrow(spec.head_dim_qk);
+    key.head_dim_vo = narrow(spec.head_dim_vo);
+    key.q_tile = narrow(request.tile.q_tile);
+    key.kv_tile = narrow(request.tile.kv_tile);
+    key.page_size = narrow(spec.kv_kind == KvKind::kRagged ? 1 : spec.page_size);
+    key.group_size = narrow(spec.group_size());
+    key.variant = narrow(spec.logits_soft_cap > 0.0 ? kVariantSoftCap : 0);
+    key.mode = narrow(request.measured ? kModeMeasured : 0);
+    key.stages = narrow(decode ? 3 : 2);
+    key.warps = narrow(decode ? 8 : 12);
+    key.kv_access = spec.kv_kind == KvKind::kRagged ? KvAccess::kRagged : KvAccess::kPaged;
+    key.mask = static_cast<std::uint8_t>((spec.mask == MaskKind::kCausal ? kMaskCausal : 0) |
+                                         (spec.window_left >= 0 ? kMaskWindow : 0));
+    return key;
+  }
+
+  std::size_t write_parameters(const ParameterRequest& request,
+                               std::span<std::byte, kMaxParameterBytes> out) const override {
+    static_assert(sizeof(HopperParams) <= kMaxParameterBytes);
+    const device::AttentionParams& p = *request.common;
+    const AttentionSpec& spec = *request.kernel->spec;
+    const RunArgs& args = *request.args;
+    if (!(p.k_scale > 0.0F)) {
+      throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
+                  "a positive scale (family hopper)");
+    }
+    auto* params = new (out.data()) HopperParams{};
+    params->common = p;
+
+    const bool decode = request.kernel->tile.q_tile == kDecodeRows;
+    const int tile = decode ? device::hopper::kDecodeBlockTokens
+                            : device::hopper::kPrefillTileTokens;
+    const bool paged = spec.kv_kind == KvKind::kPaged;
+    const auto box = static_cast<std::uint32_t>(
+        device::hopper::box_tokens(paged, spec.page_size, tile));
+    const auto group = static_cast<std::uint32_t>(p.group_size);
+    const Axis halves{2, 64, 2};
+    if (!decode) {
+      encode_map(*request.driver, &params->q_map, "q", address_or_any(p.q, p),
+                 {Axis{p.group_size, p.q_stride_head, group},
+                  Axis{args.q.shape[0], p.q_stride_row, 64 / group}, halves,
+                  Axis{p.num_kv_heads, p.q_stride_head * p.group_size, 1}},
+                 false);
+    }
+    const Axis tokens{paged ? spec.page_size : p.pool_extent, 0, box};
+    const Axis pages{paged ? p.pool_extent : 1, 0, 1};
+    const auto encode_pool = [&](TensorMap* map, const char* field, const void* address,
+                                 std::int64_t page, std::int64_t slot, std::int64_t head,
+                                 std::uint32_t half_box) {
+      encode_map(*request.driver, map, field, address_or_any(address, p),
+                 {Axis{tokens.extent, slot, tokens.box}, Axis{2, 64, half_box},
+                  Axis{p.num_kv_heads, head, 1}, Axis{pages.extent, page, 1}},
+                 true);
+    };
+    // Prefill copies the halves of K apart unless a whole tile is one box: see prefill.h.
+    const bool split_k = !decode && static_cast<int>(box) < tile;
+    encode_pool(&params->k_map, "k", p.k, p.k_stride_page, p.k_stride_slot, p.k_stride_head,
+                split_k ? 1 : 2);
+    encode_pool(&params->v_map, "v", p.v, p.v_stride_page, p.v_stride_slot, p.v_stride_head, 2);
+    return sizeof(HopperParams);
+  }
+
+ private:
+  /// An empty operand has no address; nothing is copied from it, but a map wants one.
+  static const void* address_or_any(const void* address, const device::AttentionParams& p) {
+    return address != nullptr ? address : p.plan;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<FamilyHooks> make_hopper_family() { return std::make_unique<HopperFamily>(); }
+
+}  // namespace plait::cuda
