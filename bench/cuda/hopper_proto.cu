@@ -531,20 +531,19 @@ struct Variant {
   static constexpr bool kWindow = kWin;
   static constexpr int kGroupSize = kGroup;
   static constexpr bool kSoftCap = false;
-  static constexpr bool kAlibi = false;
+  static constexpr bool kMeasured = false;
 };
 template <class V, int kW, int kS>
 struct DecodeVariant : V {
   static constexpr int kWarps = kW;
   static constexpr int kSlots = kS;
 };
-template <class V, bool kPP>
+template <class V>
 struct PrefillVariant : V {
   static constexpr int kTileN = 128;
   static constexpr int kBox = V::kPageSize == 0 ? 128 : std::gcd(V::kPageSize, 128);
   static constexpr int kStages = 2;
   static constexpr int kQStages = 2;
-  static constexpr bool kPingPong = kPP;
 };
 
 template <class C>
@@ -600,14 +599,14 @@ void add_prefill(std::vector<Kernel>& list, const std::string& name) {
 template <int kPage, int kGroup>
 void add_variants(std::vector<Kernel>& list) {
   add_decode<DecodeVariant<Variant<kPage, false, false, kGroup>, 8, 3>>(list, "decode");
-  add_prefill<PrefillVariant<Variant<kPage, false, false, kGroup>, true>>(list, "prefill");
-  add_prefill<PrefillVariant<Variant<kPage, true, false, kGroup>, true>>(list, "prefill");
+  add_prefill<PrefillVariant<Variant<kPage, false, false, kGroup>>>(list, "prefill");
+  add_prefill<PrefillVariant<Variant<kPage, true, false, kGroup>>>(list, "prefill");
   if constexpr (kGroup == 0) {
     add_decode<DecodeVariant<Variant<kPage, true, false, kGroup>, 8, 3>>(list, "decode");
     add_decode<DecodeVariant<Variant<kPage, true, true, kGroup>, 8, 3>>(list, "decode");
     add_decode<DecodeVariant<Variant<kPage, false, true, kGroup>, 8, 3>>(list, "decode");
-    add_prefill<PrefillVariant<Variant<kPage, true, true, kGroup>, true>>(list, "prefill");
-    add_prefill<PrefillVariant<Variant<kPage, false, true, kGroup>, true>>(list, "prefill");
+    add_prefill<PrefillVariant<Variant<kPage, true, true, kGroup>>>(list, "prefill");
+    add_prefill<PrefillVariant<Variant<kPage, false, true, kGroup>>>(list, "prefill");
   }
 }
 std::vector<Kernel> all_kernels() {
@@ -622,8 +621,6 @@ std::vector<Kernel> all_kernels() {
   add_variants<0, 4>(list);
   add_decode<DecodeVariant<Variant<16, false, false, 8>, 8, 3>>(list, "decode");
   add_decode<DecodeVariant<Variant<16, false, false, 4>, 8, 2>>(list, "decode 8x2");
-  add_prefill<PrefillVariant<Variant<16, false, false, 4>, false>>(list, "prefill no turns");
-  add_prefill<PrefillVariant<Variant<0, false, false, 4>, false>>(list, "prefill no turns");
 #endif
   return list;
 }

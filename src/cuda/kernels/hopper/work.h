@@ -21,12 +21,13 @@ struct Work {
   i32 full_end;          // slots below it (and from full_begin on) need no mask
   i32 full_begin;
   i32 view;
-  i32 request;         // or the first of several
-  i32 page_begin;      // paged: first entry of the page list; ragged: first token
-  i32 pos_offset;      // add to a query row (affine) or to its table entry (row_pos) to get
-                       // its position in slots of this list
-  const i32* row_pos;  // logical positions of all query rows, or null: affine
-  i32 state_row;       // of (head, first fused row); -1: writes the output
+  i32 request;           // or the first of several
+  i32 page_begin;        // paged: first entry of the page list; ragged: first token
+  i32 pos_offset;        // add to a query row (affine) or to its table entry (row_pos) to get
+                         // its position in slots of this list
+  const i32* row_pos;    // logical positions of all query rows, or null: affine
+  const i32* positions;  // logical positions of the list's pages, or null: affine
+  i32 state_row;         // of (head, first fused row); -1: writes the output
   i32 merge_begin, num_merges;
 };
 
@@ -44,8 +45,9 @@ struct SliceRange {
   i32 first, last;
 };
 PLAIT_DEVICE SliceRange worker_slices(const Params& p, i32 worker) {
-  const ClassHeader& c = group_header(p).classes[p.class_index];
-  if (worker >= c.num_workers) return {0, 0};
+  const GroupHeader& g = group_header(p);
+  const ClassHeader& c = g.classes[p.class_index];
+  if (p.class_index >= g.num_classes || worker >= c.num_workers) return {0, 0};
   const i32* indptr = p.plan + c.worker_offset + worker;
   return {warp_uniform(indptr[0]), warp_uniform(indptr[1])};
 }
@@ -91,6 +93,32 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
   }
   return w;
 }
+
+/// A worker's works in shared memory. Readers keep references: an item's fields are needed rarely,
+/// and registers are scarce.
+template <i32 kCached, i32 kWarps>
+struct WorkTable {
+  Work works[kCached + kWarps];  // the last ones, one per warp, for works past the cached ones
+
+  /// By all threads of the CTA, before a barrier.
+  PLAIT_DEVICE void fill(const Params& p, SliceRange slices) {
+    for (i32 i = static_cast<i32>(threadIdx.x); i < min_of(kCached, slices.last - slices.first);
+         i += static_cast<i32>(blockDim.x)) {
+      works[i] = load_work(p, slices.first + i);
+    }
+  }
+  /// By whole warps.
+  PLAIT_DEVICE const Work& get(const Params& p, SliceRange slices, i32 index) {
+    i32 at = index - slices.first;
+    if (at >= kCached) {
+      at = kCached + static_cast<i32>(threadIdx.x) / 32;
+      __syncwarp();
+      if ((threadIdx.x & 31) == 0) works[at] = load_work(p, index);
+      __syncwarp();
+    }
+    return works[warp_uniform(at)];
+  }
+};
 
 /// Query heads per KV head, a compile-time constant where the kernel was specialised for it.
 template <class C>
@@ -142,6 +170,11 @@ PLAIT_DEVICE void record_worker_time(const Params& p, u64 begin) {
     p.worker_times[2 * blockIdx.x] = begin;
     p.worker_times[2 * blockIdx.x + 1] = global_nanoseconds();
   }
+}
+
+/// Logical position of a query row, relative to that of slot 0 (lists with positions: absolute).
+PLAIT_DEVICE i32 row_position(const Work& w, i32 q_row) {
+  return w.pos_offset + (w.row_pos != nullptr ? __ldg(w.row_pos + q_row) : q_row);
 }
 
 /// What a query row sees of an item: keys at [begin, end), counted in slots or, for lists with
