@@ -353,11 +353,11 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
     if (w.kv_end <= w.kv_begin) num_blocks = 0;
     const i32 slot0 = C::kPaged ? first_block * kBlockTokens : w.kv_begin;
     constexpr bool ranged = C::kCausal || C::kWindow;
-    VisibleRange range[2];
+    SlotRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
       const i32 row = min_of(lane / 4 + 8 * r, w.num_fused_rows - 1);
-      range[r] = visible_range<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
+      range[r] = visible_slots<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
     }
     const i32 full_begin = ranged ? w.full_begin : w.kv_begin;
     const i32 full_end = ranged ? w.full_end : w.kv_end;
@@ -388,8 +388,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
           for (i32 n = 0; n < 2; ++n)
 #pragma unroll
             for (i32 e = 0; e < 4; ++e) {
-              i32 at = begin + n * 8 + (lane & 3) * 2 + (e & 1);
-              if (w.positions != nullptr) at = listed_position<C>(p, w, at);
+              const i32 at = begin + n * 8 + (lane & 3) * 2 + (e & 1);
               if (at < range[e >> 1].begin || at >= range[e >> 1].end) logits[n][e] = neg_inf();
             }
           if (begin < w.kv_begin || begin + kBlockTokens > w.kv_end) {

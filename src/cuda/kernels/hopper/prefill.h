@@ -210,32 +210,19 @@ PLAIT_DEVICE void issue_output(float (&o)[64], const u32 (&probabilities)[C::kTi
 }
 
 template <class C>
-PLAIT_DEVICE void mask_tile(const Params& p, const Work& w, float (&s)[C::kTileN / 2],
-                            const VisibleRange (&range)[2], i32 tile_slot, i32 lane) {
+PLAIT_DEVICE void mask_tile(float (&s)[C::kTileN / 2], const SlotRange (&range)[2], i32 tile_slot,
+                            i32 lane) {
   const i32 column0 = tile_slot + (lane & 3) * 2;
-  if (w.positions == nullptr) {
 #pragma unroll
-    for (i32 r = 0; r < 2; ++r) {
-      const i32 begin = range[r].begin - column0;
-      const i32 end = range[r].end - column0;
-#pragma unroll
-      for (i32 i = 0; i < C::kTileN / 8; ++i)
-#pragma unroll
-        for (i32 e = 0; e < 2; ++e) {
-          const i32 column = i * 8 + e;
-          if (column < begin || column >= end) s[i * 4 + r * 2 + e] = neg_inf();
-        }
-    }
-  } else {
+  for (i32 r = 0; r < 2; ++r) {
+    const i32 begin = range[r].begin - column0;
+    const i32 end = range[r].end - column0;
 #pragma unroll
     for (i32 i = 0; i < C::kTileN / 8; ++i)
 #pragma unroll
       for (i32 e = 0; e < 2; ++e) {
-        const i32 at = listed_position<C>(p, w, column0 + i * 8 + e);
-#pragma unroll
-        for (i32 r = 0; r < 2; ++r) {
-          if (at < range[r].begin || at >= range[r].end) s[i * 4 + r * 2 + e] = neg_inf();
-        }
+        const i32 column = i * 8 + e;
+        if (column < begin || column >= end) s[i * 4 + r * 2 + e] = neg_inf();
       }
   }
 }
@@ -419,12 +406,12 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     const i32 full_end = kRanged ? warp_uniform(w.full_end) : kv_end;
     const i32 head_begin = warp_uniform(w.head);
     const i32 head_end = head_begin + warp_uniform(w.count);
-    VisibleRange range[2];
+    SlotRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
       const i32 row =
           min_of(group * kWarpgroupRows + warp * 16 + lane / 4 + 8 * r, w.num_fused_rows - 1);
-      range[r] = visible_range<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
+      range[r] = visible_slots<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
     }
 
     for (i32 kv_head = head_begin; kv_head < head_end; ++kv_head) {
@@ -448,7 +435,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       auto to_probabilities = [&](i32 tile_slot) {
         hook_tile<C>(logits, hook);
         if (tile_slot < full_begin || tile_slot + C::kTileN > full_end) {
-          mask_tile<C>(p, w, logits, range, tile_slot, lane);
+          mask_tile<C>(logits, range, tile_slot, lane);
         }
         softmax_tile<C>(logits, rows, factor, hook.exponent_scale);
       };

@@ -177,30 +177,42 @@ PLAIT_DEVICE i32 row_position(const Work& w, i32 q_row) {
   return w.pos_offset + (w.row_pos != nullptr ? __ldg(w.row_pos + q_row) : q_row);
 }
 
-/// What a query row sees of an item: keys at [begin, end), counted in slots or, for lists with
-/// positions, in logical positions.
-struct VisibleRange {
+/// First slot of the item whose key is at logical position `position` or later. Positions of a list
+/// increase strictly, so that what a row sees is a range of slots for such lists too.
+template <class C>
+PLAIT_DEVICE i32 first_slot_at(const Params& p, const Work& w, i32 position) {
+  if (w.positions == nullptr) return position;
+  const i32 page = page_size<C>(p);
+  i32 low = w.kv_begin / page;
+  i32 high = ceil_div(w.kv_end, page);
+  const i32 first = low;
+  while (low < high) {  // to the first page that starts at `position` or later
+    const i32 middle = (low + high) / 2;
+    if (__ldg(w.positions + middle) < position) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  if (low == first) return low * page;
+  return (low - 1) * page + min_of(page, position - __ldg(w.positions + low - 1));
+}
+
+/// Slots [begin, end) of an item that query row `q_row` sees.
+struct SlotRange {
   i32 begin, end;
 };
 template <class C>
-PLAIT_DEVICE VisibleRange visible_range(const Params& p, const Work& w, i32 q_row) {
-  constexpr i32 kLast = 0x7FFFFFFF;
-  VisibleRange r =
-      w.positions == nullptr ? VisibleRange{w.kv_begin, w.kv_end} : VisibleRange{0, kLast};
+PLAIT_DEVICE SlotRange visible_slots(const Params& p, const Work& w, i32 q_row) {
+  SlotRange r{w.kv_begin, w.kv_end};
   if constexpr (C::kCausal || C::kWindow) {
     const i32 position = row_position(w, q_row);
-    if constexpr (C::kCausal) r.end = min_of(r.end, position + 1);
-    if constexpr (C::kWindow) r.begin = max_of(r.begin, position - p.window_left);
+    if constexpr (C::kCausal) r.end = min_of(r.end, first_slot_at<C>(p, w, position + 1));
+    if constexpr (C::kWindow) {
+      r.begin = max_of(r.begin, first_slot_at<C>(p, w, position - p.window_left));
+    }
   }
   return r;
-}
-
-/// Where a slot counts for the mask; outside the item it counts as past everything.
-template <class C>
-PLAIT_DEVICE i32 listed_position(const Params& p, const Work& w, i32 slot) {
-  if (slot < w.kv_begin || slot >= w.kv_end) return 0x7FFFFFFF;
-  const i32 page = page_size<C>(p);
-  return __ldg(w.positions + slot / page) + slot % page;
 }
 
 #endif
