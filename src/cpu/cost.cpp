@@ -34,6 +34,7 @@ PlanTarget plan_target(const AttentionSpec& spec, const Policy& policy, int num_
   PlanTarget target;
   target.num_workers = policy.num_workers > 0 ? policy.num_workers : num_threads;
   target.num_classes = 2;
+  target.shared_workers = true;
   target.classes[0] = few;
   target.classes[1] = full;
   target.segment_tokens = 1024;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 namespace plait::cpu {
@@ -123,6 +124,13 @@ void CpuExecutor::work(const Layer& layer, ItemRunner& runner, int class_index,
   }
 }
 
+std::vector<WorkerTime> CpuExecutor::worker_times() const {
+  std::vector<WorkerTime> ran;
+  std::copy_if(times_.begin(), times_.end(), std::back_inserter(ran),
+               [](const WorkerTime& time) { return time.end_ns > 0; });
+  return ran;
+}
+
 void CpuExecutor::run(const RunArgs& args) {
   const Group& group = groups_[static_cast<std::size_t>(args.group)];
   Layer layer = bind_layer(group.spec, args, plan_, kernels_);
@@ -141,11 +149,17 @@ void CpuExecutor::run(const RunArgs& args) {
     std::chrono::steady_clock::time_point start;
     std::atomic<std::int32_t> next{0};
   } job{this, &layer, 0, std::chrono::steady_clock::now()};
-  for (std::int32_t c = 0; c < header.num_classes; ++c) job.total += header.classes[c].num_workers;
-  if (measure_) times_.resize(static_cast<std::size_t>(job.total));
+  for (std::int32_t c = 0; c < header.num_classes; ++c) {
+    job.total = std::max(job.total, header.classes[c].num_workers);
+  }
+  if (measure_) {
+    times_.assign(
+        static_cast<std::size_t>(job.total) * static_cast<std::size_t>(header.num_classes),
+        WorkerTime{});
+  }
 
-  // Any thread takes any worker's list: a plan made for more workers than there are threads runs
-  // too, and the lists of the classes even out. Which thread ran a list changes no bit.
+  // Any thread takes any worker, with its lists of all classes: a plan made for more workers than
+  // there are threads runs too. Which thread ran a list changes no bit.
   pool_->run(
       [](void* context, int thread) {
         Job& j = *static_cast<Job*>(context);
@@ -155,17 +169,17 @@ void CpuExecutor::run(const RunArgs& args) {
           const std::int32_t ticket = j.next.fetch_add(1, std::memory_order_relaxed);
           if (ticket >= j.total) return;
           // The class of larger tiles first: its lists are the longer ones.
-          std::int32_t c = h.num_classes - 1;
-          std::int32_t worker = ticket;
-          while (worker >= h.classes[c].num_workers) worker -= h.classes[c--].num_workers;
-          const auto begin = std::chrono::steady_clock::now();
-          j.self->work(*j.layer, runner, c, worker);
-          if (j.self->measure_) {
+          for (std::int32_t c = h.num_classes - 1; c >= 0; --c) {
+            if (ticket >= h.classes[c].num_workers) continue;
+            const auto begin = std::chrono::steady_clock::now();
+            j.self->work(*j.layer, runner, c, ticket);
+            if (!j.self->measure_) continue;
             const auto end = std::chrono::steady_clock::now();
             const auto ns = [&](auto t) {
               return std::chrono::duration_cast<std::chrono::nanoseconds>(t - j.start).count();
             };
-            j.self->times_[static_cast<std::size_t>(ticket)] = {c, worker, ns(begin), ns(end)};
+            j.self->times_[static_cast<std::size_t>(ticket * h.num_classes + c)] = {
+                c, ticket, ns(begin), ns(end)};
           }
         }
       },
