@@ -82,9 +82,35 @@ def check_includes(path, text, problems):
                 problems.append(f"{where}: {header} may not be seen from here")
         if neutral and CUDA_HEADER.search(header):
             problems.append(f"{where}: a CUDA header, {header}, in a layer that builds without CUDA")
-        if "/kernels/" in str(path) and path.suffix != ".cpp" and match.group(1) == "<":
-            problems.append(f"{where}: device code includes {header}, expected no header that the "
-                            "run-time compiler would have to find on the user's machine")
+
+
+def check_device_code(files, problems):
+    """Device code: the .cu files, what host code of a kernel family names as a source to include,
+    and all that those include. It may open nothing that the run-time compiler would have to find
+    on the user's machine."""
+    texts = {str(path): (ROOT / path).read_text(encoding="utf-8", errors="replace")
+             for path in files if path.parts[0] == "src" and path.suffix in SOURCE_SUFFIXES}
+    kernels = [name for name in texts if name.startswith("src/cuda/kernels/")]
+    todo = [name for name in kernels if name.endswith(".cu")]
+    for name in kernels:
+        if name.endswith(".cpp"):
+            for header in re.findall(r'#include \\"([^"\\]+)\\"', texts[name]):
+                todo.append("src/" + header)
+    seen = set()
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in texts:
+            continue
+        seen.add(name)
+        for number, line in enumerate(texts[name].splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            if match.group(1) == "<":
+                problems.append(f"{name}:{number}: device code includes {match.group(2)}, expected "
+                                "no header that the user's machine would have to have")
+            else:
+                todo.append("src/" + match.group(2))
 
 
 def check_words(path, text, problems):
@@ -153,6 +179,7 @@ def main():
     files = tracked_files()
     for path in files:
         check_file(path, problems)
+    check_device_code(files, problems)
     if arguments.build:
         check_build(arguments.build.resolve(), problems)
     for problem in problems:

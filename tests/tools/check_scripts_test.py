@@ -81,8 +81,20 @@ class CheckLayers(Repository):
         self.expect("check_layers.py", 0, "0 problems")
 
     def test_toolkit_header_in_device_code(self):
-        self.write("src/cuda/kernels/mma/a.cuh", LICENCE + "#include <cuda_bf16.h>\n")
-        self.expect("check_layers.py", 1, "device code includes cuda_bf16.h")
+        self.write("src/cuda/kernels/mma/a.cu", LICENCE + '#include "cuda/kernels/mma/a.h"\n')
+        self.write("src/cuda/kernels/mma/a.h", LICENCE + "#include <cuda_bf16.h>\n")
+        self.expect("check_layers.py", 1, "a.h:2: device code includes cuda_bf16.h")
+
+    def test_toolkit_header_in_generated_device_code(self):
+        self.write("src/cuda/kernels/mma/f.cpp",
+                   LICENCE + 'auto text = "#include \\"cuda/kernels/mma/a.h\\"\\n";\n')
+        self.write("src/cuda/kernels/mma/a.h", LICENCE + "#include <cuda_bf16.h>\n")
+        self.expect("check_layers.py", 1, "a.h:2: device code includes cuda_bf16.h")
+
+    def test_host_header_of_a_kernel_family(self):
+        self.write("src/cuda/kernels/mma/f.cpp", LICENCE + '#include "cuda/kernels/mma/f.h"\n')
+        self.write("src/cuda/kernels/mma/f.h", LICENCE + "#include <string>\n")
+        self.expect("check_layers.py", 0, "0 problems")
 
     def test_missing_licence(self):
         self.write("src/core/c.cpp", "int x;\n")
