@@ -92,6 +92,7 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
   for (int t = 0; t < pool_->size(); ++t) {
     runners_.emplace_back(Scratch::carve(base + layout.scratch + t * layout.scratch_each,
                                          layout.pad_qk, layout.pad_vo));
+    runners_.back().measure_merges(measure_);
   }
 }
 
@@ -179,7 +180,7 @@ void CpuExecutor::run(const RunArgs& args) {
               return std::chrono::duration_cast<std::chrono::nanoseconds>(t - j.start).count();
             };
             j.self->times_[static_cast<std::size_t>(ticket * h.num_classes + c)] = {
-                c, ticket, ns(begin), ns(end)};
+                c, ticket, ns(begin), ns(end), runner.take_merge_ns()};
           }
         }
       },

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -451,7 +452,14 @@ void ItemRunner::finish_merges(const Layer& layer, const Run& run, std::int32_t 
     // The last arriver sees every partial state and merges them in plan order.
     const std::int32_t arrived =
         std::atomic_ref<std::int32_t>(counter).fetch_add(1, std::memory_order_acq_rel) + 1;
-    if (arrived == target.num_refs) merge(layer, target, kv_head);
+    if (arrived != target.num_refs) continue;
+    if (!measure_merges_) {
+      merge(layer, target, kv_head);
+      continue;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    merge(layer, target, kv_head);
+    merge_ns_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
   }
 }
 

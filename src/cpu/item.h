@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "cpu/key_cursor.h"
 #include "cpu/layer.h"
@@ -42,6 +43,10 @@ class ItemRunner {
   /// Merges the listed partial states of one head and writes the output rows.
   void merge(const Layer& layer, const device::Merge& merge, std::int32_t kv_head);
 
+  /// Time spent in merges since the last call, nanoseconds; 0 unless `measure` was set.
+  void measure_merges(bool measure) noexcept { measure_merges_ = measure; }
+  std::int64_t take_merge_ns() noexcept { return std::exchange(merge_ns_, 0); }
+
  private:
   void attend_head(const Layer& layer, const device::Run& run, std::int32_t kv_head);
   void attend_heads(const Layer& layer, const device::Run& run, std::int32_t kv_head, int count);
@@ -71,6 +76,8 @@ class ItemRunner {
   int padded_rows_ = 0;  // to lanes
   bool transposed_ = false;
   bool folded_any_ = false;
+  bool measure_merges_ = false;
+  std::int64_t merge_ns_ = 0;
 
   alignas(64) float m_[kQueryTile];
   alignas(64) float l_[kQueryTile];

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "plait/attention.h"
 
+#include <chrono>
 #include <utility>
 
 #include "engine/attention_impl.h"
@@ -100,7 +101,9 @@ AttentionImpl::AttentionImpl(std::shared_ptr<EngineImpl> engine, std::vector<Att
 void AttentionImpl::plan(std::span<const Batch> batches, Stream stream) {
   const Plan& plan = planner_.plan(batches);
   if (options_.checked) verify_plan(groups_, batches, plan, planner_.bounds());
+  const auto begin = std::chrono::steady_clock::now();
   executor_->upload(plan, stream);
+  upload_ns_ = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const Batch& batch = batches.size() == 1 ? batches[0] : batches[g];
     facts_[g] = facts_of(groups_[g], batch, planned_kv_len(plan, g), options_.checked);

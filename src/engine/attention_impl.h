@@ -45,6 +45,8 @@ class AttentionImpl {
   const Backend& backend() const noexcept { return *backend_; }
   const Planner& planner() const noexcept { return planner_; }
   const Executor& executor() const noexcept { return *executor_; }
+  /// What the upload took of the last plan(), host time in nanoseconds.
+  std::int64_t upload_ns() const noexcept { return upload_ns_; }
 
  private:
   std::shared_ptr<EngineImpl> engine_;
@@ -57,6 +59,7 @@ class AttentionImpl {
   std::unique_ptr<Executor> executor_;
   std::vector<PlanFacts> facts_;  // one per group, of the current plan
   bool planned_ = false;
+  std::int64_t upload_ns_ = 0;
 };
 
 /// The operations of `engine`'s device, for plait/ops.h.

@@ -24,6 +24,7 @@ struct WorkerTime {
   std::int32_t worker = 0;
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
+  std::int64_t merge_ns = 0;  // of that, merging partial states (where the backend can tell)
 };
 
 /// What serves one Attention: its kernels, workspace and the uploaded plan.

@@ -15,6 +15,8 @@
 
 namespace plait {
 
+inline constexpr std::int32_t kCostUnitsPerNs = 16;
+
 /// Predicted cost of an item, in units of 1/16 ns so that small items stay distinguishable:
 /// per_item + per_tile * KV tiles + per_kv_token * KV tokens + per_state_row * rows of partial
 /// state. All integers in [0, 2^24].

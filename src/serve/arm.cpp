@@ -1,6 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "serve/arm.h"
 
+#include "engine/attention_impl.h"
+
 #include <algorithm>
 
 namespace plait::serve {
@@ -44,7 +46,7 @@ double Arm::predicted_ns(const Geometry& geometry) const {
     total += static_cast<double>(geometry.groups[g].layers) *
              static_cast<double>(attention.summary(static_cast<std::int32_t>(g)).largest_load);
   }
-  return total;
+  return total / kCostUnitsPerNs;
 }
 
 double Arm::mean_load_ns(const Geometry& geometry) const {
@@ -53,8 +55,10 @@ double Arm::mean_load_ns(const Geometry& geometry) const {
     total += static_cast<double>(geometry.groups[g].layers) *
              static_cast<double>(attention.summary(static_cast<std::int32_t>(g)).mean_load);
   }
-  return total;
+  return total / kCostUnitsPerNs;
 }
+
+double Arm::upload_us() const { return static_cast<double>(attention.impl().upload_ns()) / 1e3; }
 
 std::int64_t Arm::metadata_bytes() const {
   std::int64_t bytes = 0;
@@ -65,11 +69,14 @@ std::int64_t Arm::metadata_bytes() const {
 }
 
 std::int64_t Arm::workspace_bytes() const {
-  std::int64_t bytes = 0;
+  // Every group keeps its part of the plan; runs of one object follow each other and use the same
+  // memory for partial states.
+  std::int64_t states = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    bytes = std::max(bytes, attention.summary(static_cast<std::int32_t>(g)).workspace_bytes);
+    const PlanSummary summary = attention.summary(static_cast<std::int32_t>(g));
+    states = std::max(states, summary.workspace_bytes - summary.metadata_bytes);
   }
-  return bytes;
+  return metadata_bytes() + states;
 }
 
 }  // namespace plait::serve

@@ -28,6 +28,7 @@ struct Arm {
   /// Predicted makespan of all layers, and their mean load, in nanoseconds.
   double predicted_ns(const Geometry& geometry) const;
   double mean_load_ns(const Geometry& geometry) const;
+  double upload_us() const;
   std::int64_t metadata_bytes() const;
   std::int64_t workspace_bytes() const;
 

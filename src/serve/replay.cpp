@@ -209,6 +209,7 @@ class Replay {
     const Arm& baseline = *arms_[0];
     const ArmStep& planned = result_.arm_steps[0].back();
     record.plan_us = planned.plan_us;
+    record.upload_us = static_cast<float>(baseline.upload_us());
     record.predicted_us = planned.predicted_us;
     record.metadata_bytes = planned.metadata_bytes;
     record.workspace_bytes = baseline.workspace_bytes();
@@ -221,7 +222,8 @@ class Replay {
       double unplanned_us = 0.0;
       for (std::size_t g = 0; g < unplanned.groups.size(); ++g) {
         unplanned_us += static_cast<double>(geometry_.groups[g].layers) *
-                        static_cast<double>(unplanned.groups[g].totals.largest_load) / 1e3;
+                        static_cast<double>(unplanned.groups[g].totals.largest_load) /
+                        (1e3 * kCostUnitsPerNs);
       }
       record.saving_us = std::max(0.0F, static_cast<float>(unplanned_us) - record.predicted_us);
     }

@@ -44,6 +44,10 @@ StepRunner::StepRunner(const Trace& trace, const Geometry& geometry, const Repla
       needs_rotated_(any_arm(arms, options.rope, true)),
       needs_unrotated_(any_arm(arms, options.rope, false)),
       difference_(arms.size(), 0.0) {
+  const auto& impl = arms[0]->attention.impl();
+  // What runs at a time, whatever number of workers the plans were made for.
+  parallel_workers_ =
+      impl.backend().target(impl.groups()[0], Policy{}, engine.options()).num_workers;
   const std::int64_t row_bytes =
       std::int64_t{options.scheduler.token_budget} * geometry.head_dim * size_of(activation_);
   const std::int64_t q_bytes = row_bytes * geometry.num_qo_heads;
@@ -168,17 +172,22 @@ void StepRunner::run_arm(Arm& arm, std::size_t index, std::int32_t group, std::i
   const Stopwatch watch;
   arm.attention.run(args);
   times.attention_us += watch.microseconds();
+  // Any thread may take any worker's list, so what counts is when the last one was done against
+  // what it would be had all been equally busy.
   std::int64_t busy = 0;
-  std::int64_t longest = 0;
-  const auto workers = arm.attention.impl().executor().worker_times();
-  for (const WorkerTime& worker : workers) {
-    const std::int64_t ns = worker.end_ns - worker.begin_ns;
-    busy += ns;
-    longest = std::max(longest, ns);
+  std::int64_t merging = 0;
+  std::int64_t first = INT64_MAX;
+  std::int64_t last = 0;
+  for (const WorkerTime& worker : arm.attention.impl().executor().worker_times()) {
+    busy += worker.end_ns - worker.begin_ns;
+    merging += worker.merge_ns;
+    first = std::min(first, worker.begin_ns);
+    last = std::max(last, worker.end_ns);
   }
-  if (!workers.empty()) {
-    times.busy_us += static_cast<double>(busy) / static_cast<double>(workers.size()) / 1e3;
-    times.longest_us += static_cast<double>(longest) / 1e3;
+  if (busy > 0) {
+    times.busy_us += static_cast<double>(busy) / parallel_workers_ / 1e3;
+    times.longest_us += static_cast<double>(last - first) / 1e3;
+    times.merge_us += static_cast<double>(merging) / parallel_workers_ / 1e3;
   }
 }
 

@@ -24,9 +24,9 @@ namespace plait::serve {
 struct ArmTimes {
   double attention_us = 0.0;
   double rope_us = 0.0;     // rotation as an operation of its own
-  double merge_us = 0.0;    // part of attention; summed over workers
-  double busy_us = 0.0;     // mean over workers of their work, summed over layers
-  double longest_us = 0.0;  // longest worker, summed over layers
+  double merge_us = 0.0;    // part of attention, mean over workers
+  double busy_us = 0.0;     // mean over workers of their work
+  double longest_us = 0.0;  // from the first worker's start to the last one's end
 };
 
 struct StepForms {
@@ -79,6 +79,7 @@ class StepRunner {
   HostBuffer gathered_k_, gathered_v_;
   std::int64_t num_rows_ = 0;
   std::int64_t gathered_tokens_ = 0;
+  double parallel_workers_ = 1.0;
   bool needs_rotated_ = false;  // some arm reads rotated queries and keys
   bool needs_unrotated_ = false;
   std::vector<std::uint64_t> tokens_;
