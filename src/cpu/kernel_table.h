@@ -66,6 +66,8 @@ struct StreamStep {
 
 /// Keys that a stream step scores before it folds their values in.
 inline constexpr int kStreamBlock = 32;
+/// Most rows of all heads of a stream step together.
+inline constexpr int kStreamRows = 64;
 
 struct KernelTable {
   const char* name;
