@@ -12,7 +12,7 @@ add_library(plait::plait ALIAS plait_library)
 
 get_property(layers GLOBAL PROPERTY PLAIT_LAYERS)
 # The reference implementation and the replay are parts of the tools, not of the library.
-list(REMOVE_ITEM layers plait_oracle plait_serve)
+list(REMOVE_ITEM layers plait_oracle plait_serve plait_check)
 install(TARGETS plait_library ${layers} EXPORT plaitTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/plait" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

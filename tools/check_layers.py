@@ -24,13 +24,14 @@ MAY_INCLUDE = {
     "engine": {"core", "plan", "cpu", "cuda", "engine"},
     "serve": {"core", "plan", "cpu", "cuda", "engine", "serve"},
     "oracle": {"core", "plan", "oracle"},
+    "check": {"core", "plan", "cuda", "engine", "oracle", "check"},
 }
 # Third party headers that only some layers may see: host-only libraries stay out of core and plan,
 # whose headers everything includes.
 THIRD_PARTY = {
     "hwy/": {"cpu"},
-    "nlohmann/": {"serve", "oracle"},
-    "fmt/": {"cpu", "cuda", "engine", "serve", "oracle"},
+    "nlohmann/": {"serve", "oracle", "check"},
+    "fmt/": {"cpu", "cuda", "engine", "serve", "oracle", "check"},
     "CLI/": set(),
     "cblas.h": set(),
 }

@@ -1,0 +1,79 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "check/operand_memory.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "check/device_memory.h"
+#include "plait/error.h"
+
+namespace plait::check {
+namespace {
+
+using oracle::Buffer;
+using oracle::HostTensor;
+
+class HostMemory final : public OperandMemory {
+ public:
+  Tensor place(const HostTensor& tensor) override {
+    kept_.push_back(tensor.storage);
+    return tensor.view();
+  }
+
+  Tensor output(DType dtype, std::span<const std::int64_t> shape) override {
+    HostTensor tensor = HostTensor::zeros(dtype, {shape.begin(), shape.end()}, "output");
+    std::memset(tensor.storage->data(), 0xFF, static_cast<std::size_t>(tensor.storage->bytes()));
+    Tensor view = place(tensor);
+    outputs_.emplace(view.data, std::move(tensor));
+    return view;
+  }
+
+  HostTensor fetch(const Tensor& tensor) override { return outputs_.at(tensor.data); }
+
+  void synchronize() override {}
+
+  Allocator poisoning_allocator() const override {
+    return {[](std::int64_t bytes, Device) -> void* {
+              constexpr std::size_t kAlignment = 256;
+              const std::size_t size =
+                  (static_cast<std::size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+              void* memory = std::aligned_alloc(kAlignment, size > 0 ? size : kAlignment);
+              if (memory != nullptr) std::memset(memory, 0xFF, size);
+              return memory;
+            },
+            [](void* memory, Device) { std::free(memory); }};
+  }
+
+ private:
+  std::vector<std::shared_ptr<Buffer>> kept_;
+  std::map<const void*, HostTensor> outputs_;
+};
+
+template <class Target, class Source>
+HostTensor vector_of(DType dtype, std::span<const Source> values) {
+  HostTensor tensor =
+      HostTensor::zeros(dtype, {static_cast<std::int64_t>(values.size())}, "operand");
+  auto* data = static_cast<Target*>(tensor.storage->data());
+  for (std::size_t n = 0; n < values.size(); ++n) data[n] = static_cast<Target>(values[n]);
+  return tensor;
+}
+
+}  // namespace
+
+Tensor OperandMemory::place_i32(std::span<const std::int64_t> values) {
+  return place(vector_of<std::int32_t>(DType::kI32, values));
+}
+Tensor OperandMemory::place_f32(std::span<const double> values) {
+  return place(vector_of<float>(DType::kF32, values));
+}
+Tensor OperandMemory::place_u8(std::span<const std::uint8_t> values) {
+  return place(vector_of<std::uint8_t>(DType::kU8, values));
+}
+
+std::unique_ptr<OperandMemory> make_operand_memory(Device device) {
+  if (device.kind == DeviceKind::kCpu) return std::make_unique<HostMemory>();
+  return make_device_memory(device);
+}
+
+}  // namespace plait::check

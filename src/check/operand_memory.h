@@ -1,0 +1,43 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Where the tensors of a problem live while it runs: host memory as it is, or copies on a device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "oracle/host_tensor.h"
+#include "plait/attention.h"
+#include "plait/tensor.h"
+
+namespace plait::check {
+
+class OperandMemory {
+ public:
+  virtual ~OperandMemory() = default;
+
+  /// `tensor` on the device. Tensors that share a storage share its copy too.
+  virtual Tensor place(const oracle::HostTensor& tensor) = 0;
+
+  /// An output: every byte 0xFF, which is NaN in each floating dtype.
+  virtual Tensor output(DType dtype, std::span<const std::int64_t> shape) = 0;
+
+  /// Contents of an output, row-major, on the host. Waits for the device.
+  virtual oracle::HostTensor fetch(const Tensor& tensor) = 0;
+
+  virtual void synchronize() = 0;
+
+  /// Gives workspaces that are filled with 0xFF: what a plan did not write must not matter.
+  virtual Allocator poisoning_allocator() const = 0;
+
+  Tensor place_i32(std::span<const std::int64_t> values);
+  Tensor place_f32(std::span<const double> values);
+  Tensor place_u8(std::span<const std::uint8_t> values);
+};
+
+/// Throws Error{kBackend} for a device that this build or machine does not have.
+std::unique_ptr<OperandMemory> make_operand_memory(Device device);
+
+}  // namespace plait::check

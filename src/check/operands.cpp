@@ -1,0 +1,323 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "check/operands.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+
+#include "check/run_problem.h"
+#include "plait/error.h"
+
+namespace plait::check {
+namespace {
+
+using oracle::Ints;
+using oracle::Level;
+using oracle::Problem;
+using oracle::Source;
+
+std::size_t z(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+std::vector<std::int32_t> narrow(const Ints& values) {
+  return {values.begin(), values.end()};  // the parser bounds every index by 2^31 - 1
+}
+
+bool has_block_masks(const Problem& problem) {
+  return problem.source == Source::kBsr && !problem.bsr.masks.empty();
+}
+
+RopeSpec rope_of(const Problem& problem) {
+  RopeSpec rope;
+  switch (problem.rope.kind) {
+    case oracle::Rope::kNone: return rope;
+    case oracle::Rope::kHalf: rope.kind = RopeKind::kHalf; break;
+    case oracle::Rope::kInterleaved: rope.kind = RopeKind::kInterleaved; break;
+  }
+  rope.theta = problem.rope.theta;
+  rope.rotary_dim = static_cast<std::int32_t>(problem.rope.rotary_dim);
+  switch (problem.rope.scaling) {
+    case oracle::RopeScaling::kNone: break;
+    case oracle::RopeScaling::kLinear:
+      rope.scaling = RopeScalingKind::kLinear;
+      rope.factor = problem.rope.factor;
+      break;
+    case oracle::RopeScaling::kLlama31:
+      rope.scaling = RopeScalingKind::kLlama31;
+      rope.factor = problem.rope.factor;
+      rope.low_freq_factor = problem.rope.low_freq_factor;
+      rope.high_freq_factor = problem.rope.high_freq_factor;
+      rope.original_max_position = problem.rope.original_max_position;
+      break;
+  }
+  rope.explicit_q_positions = !problem.rope.q_positions.empty();
+  rope.explicit_k_positions = !problem.rope.k_positions.empty();
+  return rope;
+}
+
+// Pages of a block-sparse problem: they divide every column block, and fixed chunks too.
+std::int64_t block_page_size(const Problem& problem) {
+  std::int64_t size = problem.kv_chunk;
+  for (std::int64_t columns : problem.bsr.col_sizes) size = std::gcd(size, columns);
+  return std::max<std::int64_t>(size, 1);
+}
+
+Ints flattened(const std::vector<Ints>& lists) {
+  Ints out;
+  for (const Ints& list : lists) out.insert(out.end(), list.begin(), list.end());
+  return out;
+}
+
+}  // namespace
+
+AttentionSpec spec_of(const Problem& problem) {
+  AttentionSpec spec;
+  spec.num_qo_heads = static_cast<std::int32_t>(problem.num_qo_heads);
+  spec.num_kv_heads = static_cast<std::int32_t>(problem.num_kv_heads);
+  spec.head_dim_qk = static_cast<std::int32_t>(problem.head_dim_qk);
+  spec.head_dim_vo = static_cast<std::int32_t>(problem.head_dim_vo);
+  spec.q_dtype = problem.q_dtype;
+  spec.kv_dtype = problem.kv_dtype;
+  spec.o_dtype = problem.o_dtype;
+  spec.kv_kind = problem.source == Source::kRagged ? KvKind::kRagged : KvKind::kPaged;
+  spec.layout = problem.hnd ? KvLayout::kHnd : KvLayout::kNhd;
+  spec.page_size = problem.source == Source::kRagged ? 1
+                   : problem.source == Source::kBsr
+                       ? static_cast<std::int32_t>(block_page_size(problem))
+                       : static_cast<std::int32_t>(problem.page_size);
+  spec.mask = has_block_masks(problem)                ? MaskKind::kCustom
+              : problem.mask == oracle::Mask::kNone   ? MaskKind::kNone
+              : problem.mask == oracle::Mask::kCausal ? MaskKind::kCausal
+                                                      : MaskKind::kCustom;
+  spec.window_left = static_cast<std::int32_t>(problem.window_left);
+  // In the spec 0 stands for the default. A scale of 0 in the problem means 0: use a number that
+  // is not 0 but whose product with any f32 is.
+  spec.sm_scale = problem.sm_scale != 0.0 ? problem.sm_scale : 1e-300;
+  spec.logits_soft_cap = problem.logits_soft_cap;
+  spec.alibi = !problem.alibi_slopes.empty();
+  spec.sink = !problem.sink.empty();
+  spec.k_scale_per_head = problem.k_scale.size() > 1;
+  spec.v_scale_per_head = problem.v_scale.size() > 1;
+  spec.rope = rope_of(problem);
+  spec.reduction = problem.sum_sigmoid ? Reduction::kSum : Reduction::kSoftmax;
+  spec.sigmoid_bias = problem.sigmoid_bias;
+  spec.variant.name = problem.variant.name;
+  spec.variant.source = problem.variant.source;
+  for (const auto& param : problem.variant.params) {
+    VariantParam out;
+    out.name = param.name;
+    out.is_array = param.is_array;
+    for (double value : param.values) out.values.push_back(static_cast<float>(value));
+    spec.variant.params.push_back(std::move(out));
+  }
+  return spec;
+}
+
+View ViewData::view() const {
+  View out;
+  out.row_indptr = row_indptr;
+  out.page_indptr = page_indptr;
+  out.last_page_len = last_page_len;
+  out.positions = positions;
+  out.per_kv_head = per_kv_head;
+  return out;
+}
+
+Operands::Operands(const Problem& problem)
+    : problem_(problem),
+      spec_(spec_of(problem)),
+      qo_indptr_(narrow(problem.qo_indptr)),
+      k_(problem.k),
+      v_(problem.v) {
+  if (problem.source == Source::kBsr) {
+    build_block_sparse();
+  } else {
+    build_paged();
+  }
+  build_mask();
+  if (views_data_.size() > static_cast<std::size_t>(kMaxViews)) {
+    throw Error(ErrorCode::kUnsupported, "kv.levels",
+                std::to_string(views_data_.size()) + " levels",
+                "at most " + std::to_string(kMaxViews));
+  }
+  for (const ViewData& data : views_data_) views_.push_back(data.view());
+}
+
+void Operands::build_paged() {
+  if (problem_.source == Source::kRagged) {
+    ViewData data;
+    data.row_indptr = qo_indptr_;
+    data.page_indptr = narrow(problem_.kv_indptr);
+    views_data_.push_back(std::move(data));
+    return;
+  }
+  for (const Level& level : problem_.levels) {
+    ViewData data;
+    data.row_indptr = narrow(level.qo_indptr);
+    data.page_indptr = narrow(level.indptr);
+    data.last_page_len = narrow(level.last_page_len);
+    data.positions = narrow(level.positions);
+    data.page_ids = level.indices;
+    data.per_kv_head = problem_.per_kv_head;
+    views_data_.push_back(std::move(data));
+  }
+}
+
+void Operands::build_block_sparse() {
+  const oracle::BlockSparse& bsr = problem_.bsr;
+  const std::int64_t page = spec_.page_size;
+  Ints first_token{0};
+  for (std::int64_t columns : bsr.col_sizes) first_token.push_back(first_token.back() + columns);
+  ViewData data;
+  data.row_indptr.push_back(0);
+  for (std::int64_t rows : bsr.row_sizes) {
+    data.row_indptr.push_back(data.row_indptr.back() + static_cast<std::int32_t>(rows));
+  }
+  data.page_indptr.push_back(0);
+  for (std::size_t row = 0; row + 1 < bsr.indptr.size(); ++row) {
+    for (std::int64_t n = bsr.indptr[row]; n < bsr.indptr[row + 1]; ++n) {
+      const std::int64_t block = bsr.indices[z(n)];
+      for (std::int64_t t = first_token[z(block)]; t < first_token[z(block + 1)]; t += page) {
+        data.page_ids.push_back(t / page);
+        data.positions.push_back(static_cast<std::int32_t>(t));
+      }
+    }
+    const auto end = static_cast<std::int32_t>(data.page_ids.size());
+    data.last_page_len.push_back(end > data.page_indptr.back() ? static_cast<std::int32_t>(page)
+                                                               : 0);
+    data.page_indptr.push_back(end);
+  }
+  views_data_.push_back(std::move(data));
+  kv_len_.push_back(static_cast<std::int32_t>(problem_.k.shape[0]));
+  for (oracle::HostTensor* tensor : {&k_, &v_}) {
+    tensor->shape = {tensor->shape[0] / page, page, tensor->shape[1], tensor->shape[2]};
+    tensor->strides = {tensor->strides[0] * page, tensor->strides[0], tensor->strides[1],
+                       tensor->strides[2]};
+  }
+}
+
+void Operands::build_mask() {
+  if (!has_block_masks(problem_)) {
+    mask_ = problem_.mask_bytes;
+    return;
+  }
+  // One request: bit (i, j) is the block's bit, and whatever the problem's own mask says.
+  const oracle::BlockSparse& bsr = problem_.bsr;
+  const std::int64_t rows = problem_.total_q();
+  const std::int64_t columns = problem_.k.shape[0];
+  mask_.assign(z((rows * columns + 7) / 8), 0);
+  Ints first_token{0};
+  for (std::int64_t size : bsr.col_sizes) first_token.push_back(first_token.back() + size);
+  std::int64_t first_row = 0;
+  for (std::size_t block_row = 0; block_row < bsr.row_sizes.size(); ++block_row) {
+    for (std::int64_t n = bsr.indptr[block_row]; n < bsr.indptr[block_row + 1]; ++n) {
+      const std::int64_t block = bsr.indices[z(n)];
+      const std::int64_t width = bsr.col_sizes[z(block)];
+      for (std::int64_t r = 0; r < bsr.row_sizes[block_row]; ++r) {
+        for (std::int64_t c = 0; c < width; ++c) {
+          const std::int64_t i = first_row + r;
+          const std::int64_t j = first_token[z(block)] + c;
+          const std::int64_t bit = i * columns + j;
+          bool visible = bsr.masks[z(n)][z(r * width + c)] != 0;
+          if (problem_.mask == oracle::Mask::kCausal) visible = visible && j <= i + columns - rows;
+          if (problem_.mask == oracle::Mask::kCustom) {
+            visible = visible && (problem_.mask_bytes[z(bit / 8)] >> (bit % 8) & 1) != 0;
+          }
+          if (visible) {
+            mask_[z(bit / 8)] = static_cast<std::uint8_t>(mask_[z(bit / 8)] | 1 << (bit % 8));
+          }
+        }
+      }
+    }
+    first_row += bsr.row_sizes[block_row];
+  }
+}
+
+Batch Operands::batch() const {
+  Batch out;
+  out.qo_indptr = qo_indptr_;
+  out.views = views_;
+  out.kv_len = kv_len_;
+  return out;
+}
+
+Capacity Operands::capacity() const {
+  Capacity out;
+  out.max_requests = std::max<std::int64_t>(problem_.num_requests(), 1);
+  out.max_query_rows = std::max<std::int64_t>(problem_.total_q(), 1);
+  out.max_kv_tokens = 1;
+  for (std::int64_t r = 0; r < problem_.num_requests(); ++r) {
+    out.max_kv_tokens = std::max(out.max_kv_tokens, oracle::kv_len(problem_, r));
+  }
+  for (const ViewData& data : views_data_) {
+    out.max_row_blocks += static_cast<std::int64_t>(data.row_indptr.size()) - 1;
+  }
+  out.max_row_blocks = std::max<std::int64_t>(out.max_row_blocks, 1);
+  out.max_views = static_cast<std::int32_t>(views_data_.size());
+  out.min_kv_chunk = static_cast<std::int32_t>(problem_.kv_chunk);
+  out.allow_split = problem_.policy != oracle::PolicyName::kUnsplit || views_data_.size() > 1;
+  out.allow_batch_invariant = problem_.policy == oracle::PolicyName::kBatchInvariant;
+  return out;
+}
+
+Policy Operands::policy() const {
+  Policy out;
+  switch (problem_.policy) {
+    case oracle::PolicyName::kThroughput: out.kind = PolicyKind::kThroughput; break;
+    case oracle::PolicyName::kBatchInvariant: out.kind = PolicyKind::kBatchInvariant; break;
+    case oracle::PolicyName::kFixedChunk: out.kind = PolicyKind::kFixedChunk; break;
+    case oracle::PolicyName::kUnsplit: out.kind = PolicyKind::kUnsplit; break;
+  }
+  out.kv_chunk = static_cast<std::int32_t>(problem_.kv_chunk);
+  out.num_workers = static_cast<std::int32_t>(problem_.num_workers);
+  return out;
+}
+
+RunArgs Operands::place(OperandMemory& memory) {
+  RunArgs args;
+  args.q = memory.place(problem_.q);
+  args.k = memory.place(k_);
+  args.v = memory.place(v_);
+  bool any_positions = false;
+  for (const ViewData& data : views_data_) any_positions = any_positions || !data.positions.empty();
+  page_ids_.clear();
+  positions_.clear();
+  for (const ViewData& data : views_data_) {
+    if (spec_.kv_kind == KvKind::kRagged) continue;
+    page_ids_.push_back(memory.place_i32(data.page_ids));
+    if (!any_positions) continue;
+    const Ints wide(data.positions.begin(), data.positions.end());
+    positions_.push_back(data.positions.empty() ? Tensor{} : memory.place_i32(wide));
+  }
+  args.page_ids = page_ids_;
+  args.positions = positions_;
+  if (spec_.mask == MaskKind::kCustom) args.custom_mask = memory.place_u8(mask_);
+  if (spec_.alibi) args.alibi_slopes = memory.place_f32(problem_.alibi_slopes);
+  if (spec_.sink) args.sink = memory.place_f32(problem_.sink);
+  if (spec_.k_scale_per_head) {
+    args.k_scales = memory.place_f32(problem_.k_scale);
+  } else {
+    args.k_scale = static_cast<float>(problem_.k_scale.front());
+  }
+  if (spec_.v_scale_per_head) {
+    args.v_scales = memory.place_f32(problem_.v_scale);
+  } else {
+    args.v_scale = static_cast<float>(problem_.v_scale.front());
+  }
+  if (spec_.rope.explicit_q_positions) {
+    args.q_rope_positions = memory.place_i32(flattened(problem_.rope.q_positions));
+  }
+  if (spec_.rope.explicit_k_positions) {
+    args.k_rope_positions = memory.place_i32(flattened(problem_.rope.k_positions));
+  }
+  const std::int64_t o_shape[] = {problem_.total_q(), problem_.num_qo_heads, problem_.head_dim_vo};
+  args.o = memory.output(problem_.output_dtype(), o_shape);
+  if (problem_.wants_lse()) {
+    const std::int64_t lse_shape[] = {problem_.total_q(), problem_.num_qo_heads};
+    args.lse = memory.output(DType::kF32, lse_shape);
+  }
+  args.state = problem_.state;
+  return args;
+}
+
+}  // namespace plait::check

@@ -1,0 +1,75 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "check/run_problem.h"
+
+#include <charconv>
+#include <chrono>
+
+#include "check/operand_memory.h"
+#include "check/operands.h"
+#include "plait/error.h"
+
+namespace plait::check {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double microseconds(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double, std::micro>(end - begin).count();
+}
+
+}  // namespace
+
+Device parse_device(const std::string& text, const std::string& field) {
+  if (text == "cpu") return {};
+  if (text == "cuda") return {DeviceKind::kCuda, 0};
+  if (text.starts_with("cuda:")) {
+    Device device{DeviceKind::kCuda, -1};
+    const char* end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data() + 5, end, device.index);
+    if (parsed.ec == std::errc() && parsed.ptr == end && device.index >= 0) return device;
+  }
+  throw Error(ErrorCode::kInvalidArgument, field, "\"" + text + "\"", "cpu, cuda or cuda:N");
+}
+
+std::string device_name(Device device) {
+  return device.kind == DeviceKind::kCpu ? "cpu" : "cuda:" + std::to_string(device.index);
+}
+
+RunResult run_problem(const oracle::Problem& problem, const RunOptions& options) {
+  Operands operands(problem);
+  const std::unique_ptr<OperandMemory> memory = make_operand_memory(options.device);
+  EngineOptions engine_options;
+  engine_options.device = options.device;
+  engine_options.family = options.family;
+  engine_options.num_threads = options.num_threads;
+  engine_options.allocator = memory->poisoning_allocator();
+  const Engine engine(engine_options);
+
+  Attention::Options attention_options;
+  attention_options.policy = operands.policy();
+  attention_options.checked = true;
+  Attention attention(engine, {operands.spec()}, operands.capacity(), attention_options);
+
+  RunResult result;
+  const RunArgs args = operands.place(*memory);
+  const auto before_plan = Clock::now();
+  attention.plan(operands.batch());
+  const auto after_plan = Clock::now();
+  memory->synchronize();
+  const auto before_run = Clock::now();
+  attention.run(args);
+  memory->synchronize();
+  const auto after_run = Clock::now();
+  attention.status();
+
+  result.o = memory->fetch(args.o);
+  if (args.lse.defined()) result.lse = memory->fetch(args.lse);
+  result.family = attention.family();
+  result.device = device_name(options.device);
+  result.summary = attention.summary(0);
+  result.plan_us = microseconds(before_plan, after_plan);
+  result.run_us = microseconds(before_run, after_run);
+  return result;
+}
+
+}  // namespace plait::check
