@@ -72,7 +72,8 @@ class Generator {
     // Keys per request so that rows x keys x heads x dims stays within the oracle's means.
     const std::int64_t work =
         std::max<std::int64_t>(qo_indptr_.back(), 1) * qo_heads_ * (dim_qk_ + dim_vo_);
-    max_keys_ = std::clamp<std::int64_t>(4'000'000 / work, 20, 1500);
+    max_keys_ =
+        std::clamp<std::int64_t>((random_.chance(10) ? 6'000'000 : 1'200'000) / work, 20, 1500);
   }
 
   std::int64_t keys() {
