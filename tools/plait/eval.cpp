@@ -1,0 +1,168 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// plait eval: computes attention problems described in text (docs/formats.md).
+#include <cstdio>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "check/run_problem.h"
+#include "oracle/file.h"
+#include "oracle/parse_problem.h"
+#include "oracle/safetensors.h"
+#include "plait/error.h"
+#include "plait/options.h"
+#include "plait/verb.h"
+
+namespace plait::tool {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::int64_t kMaxProblemBytes = std::int64_t{1} << 30;
+
+struct Job {
+  std::string problem;  // a path, or the text of a problem itself
+  std::string tensors;  // empty: none
+  std::string out;      // empty: nothing is written
+};
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return text;
+}
+
+std::string problem_text(const std::string& argument) {
+  const auto first = argument.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && argument[first] == '{') return argument;
+  return oracle::read_file(argument, "problem", kMaxProblemBytes);
+}
+
+ordered_json report_of(const check::RunResult& result) {
+  const PlanSummary& plan = result.summary;
+  return {{"family", result.family},
+          {"device", result.device},
+          {"plan",
+           {{"num_items", plan.num_items},
+            {"num_partial_states", plan.num_partial_states},
+            {"num_workers", plan.num_workers},
+            {"largest_load", plan.largest_load},
+            {"mean_load", plan.mean_load}}},
+          {"plan_us", result.plan_us},
+          {"run_us", result.run_us}};
+}
+
+// Computes one problem and writes its output; nothing is written unless all of it succeeded.
+ordered_json evaluate(const Job& job, const check::RunOptions& options) {
+  const std::string text = problem_text(job.problem);
+  std::optional<oracle::Safetensors> tensors;
+  if (!job.tensors.empty()) tensors = oracle::Safetensors::read(job.tensors, "tensors");
+  const oracle::Problem problem =
+      oracle::parse_problem(text, tensors.has_value() ? &*tensors : nullptr);
+  const check::RunResult result = check::run_problem(problem, options);
+  if (!job.out.empty()) {
+    std::vector<oracle::NamedTensor> outputs{{"o", &result.o}};
+    if (result.lse.storage != nullptr) outputs.push_back({"lse", &result.lse});
+    oracle::write_safetensors(job.out, outputs, "out");
+  }
+  return report_of(result);
+}
+
+void print_json(const ordered_json& line) {
+  std::printf("%s\n", line.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+  std::fflush(stdout);
+}
+
+ordered_json error_json(const std::string& field, const std::string& value,
+                        const std::string& expected, const std::string& message) {
+  return {{"error",
+           {{"field", field}, {"value", value}, {"expected", expected}, {"message", message}}}};
+}
+
+// One line of a batch file: problem, tensors or -, output; separated by blanks.
+Job parse_batch_line(std::string_view line, const std::string& where) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at < line.size();) {
+    const std::size_t begin = line.find_first_not_of(" \t\r", at);
+    if (begin == std::string_view::npos) break;
+    at = std::min(line.find_first_of(" \t\r", begin), line.size());
+    words.emplace_back(line.substr(begin, at - begin));
+  }
+  if (words.size() != 3) {
+    throw Error(ErrorCode::kInvalidArgument, where, std::to_string(words.size()) + " words",
+                "problem.json, in.safetensors or -, and out.safetensors");
+  }
+  return {words[0], words[1] == "-" ? "" : words[1], words[2]};
+}
+
+int run_batch(const std::string& path, const check::RunOptions& options) {
+  const std::string text = oracle::read_file(path, "batch", kMaxProblemBytes);
+  bool refused = false;
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string where = path + ":" + std::to_string(number);
+    try {
+      print_json(evaluate(parse_batch_line(line, where), options));
+      continue;
+    } catch (const Error& error) {
+      const std::string message = one_line(error.what());
+      print_json(
+          error_json(error.field(), one_line(error.value()), one_line(error.expected()), message));
+      std::fprintf(stderr, "plait eval: %s: %s\n", where.c_str(), message.c_str());
+    } catch (const std::exception& error) {
+      const std::string message = one_line(error.what());
+      print_json(error_json("problem", message, "a problem that fits this machine", message));
+      std::fprintf(stderr, "plait eval: %s: %s\n", where.c_str(), message.c_str());
+    }
+    refused = true;
+  }
+  return refused ? kExitRefused : 0;
+}
+
+int run(const std::vector<std::string>& args) {
+  CLI::App app{"Computes one attention problem, or many with --batch", "plait eval"};
+  Job job;
+  std::string batch;
+  std::string device = "cpu";
+  check::RunOptions options;
+  auto* problem = app.add_option("problem", job.problem, "problem file, or its text: '{...}'");
+  auto* tensors = app.add_option("--tensors", job.tensors, "safetensors file with named tensors");
+  auto* out = app.add_option("--out", job.out, "safetensors file to write o and lse to");
+  app.add_option("--batch", batch, "file of lines: problem.json in.safetensors|- out.safetensors")
+      ->excludes(problem)
+      ->excludes(tensors)
+      ->excludes(out);
+  app.add_option("--device", device, "cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--family", options.family, "auto, cpu, mma or hopper")->capture_default_str();
+  app.add_option("--threads", options.num_threads, "CPU threads; 0: PLAIT_NUM_THREADS or the cores")
+      ->check(CLI::Range(0, 4096));
+  if (const auto code = parse_options(app, args)) return *code;
+  options.device = check::parse_device(device, "--device");
+  if (!batch.empty()) return run_batch(batch, options);
+  if (job.problem.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "problem", "nothing",
+                "a problem file or --batch FILE");
+  }
+  try {
+    print_json(evaluate(job, options));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "plait eval: %s\n", one_line(error.what()).c_str());
+    return kExitRefused;
+  }
+  return 0;
+}
+
+const VerbRegistration kRegistration{"eval", "compute an attention problem described in text", run};
+
+}  // namespace
+}  // namespace plait::tool
