@@ -1,0 +1,57 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Every case from the field as a named test, on the CPU and on a GPU where there is one.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "check/field/cases.h"
+#include "check/operand_memory.h"
+#include "plait/error.h"
+
+namespace plait::check::field {
+namespace {
+
+class Field : public testing::TestWithParam<FieldCase> {};
+class GpuField : public testing::TestWithParam<FieldCase> {};
+
+std::string test_name(const testing::TestParamInfo<FieldCase>& info) {
+  const std::string number = std::to_string(info.param.number);
+  return "Case" + std::string(number.size() < 2 ? "0" : "") + number + "_" +
+         std::string(info.param.name);
+}
+
+TEST_P(Field, Cpu) {
+  try {
+    GetParam().body(FieldRun(RunOptions{}));
+  } catch (const CheckFailed& failure) {
+    FAIL() << failure.what();
+  } catch (const Error& error) {
+    FAIL() << "refused: " << error.what();
+  }
+}
+
+TEST_P(GpuField, Cuda) {
+  RunOptions options;
+  options.device = {DeviceKind::kCuda, 0};
+  try {
+    make_operand_memory(options.device);
+  } catch (const Error& error) {
+    GTEST_SKIP() << "no CUDA device: " << error.what();
+  }
+  try {
+    GetParam().body(FieldRun(options));
+  } catch (const CheckFailed& failure) {
+    FAIL() << failure.what();
+  } catch (const Error& error) {
+    FAIL() << "refused: " << error.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Field, testing::ValuesIn(field_cases().begin(), field_cases().end()),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(, GpuField, testing::ValuesIn(field_cases().begin(), field_cases().end()),
+                         test_name);
+
+}  // namespace
+}  // namespace plait::check::field
