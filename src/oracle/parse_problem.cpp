@@ -75,7 +75,15 @@ void parse_reduction(const Node& node, Problem& problem) {
     return;
   }
   node.expect_object({"sum", "bias"});
-  if (node.get("sum").string() != "sigmoid") node.get("sum").refuse("\"sigmoid\"");
+  const Node sum = node.get("sum");
+  const bool own = !problem.variant.name.empty() && sum.string() == problem.variant.name;
+  if (sum.string() != "sigmoid" && !own) {
+    sum.refuse("\"sigmoid\", or the name of the problem's variant");
+  }
+  if (own && node.has("bias")) node.get("bias").refuse("no bias with a variant's own sum");
+  if (!own && !problem.variant.name.empty()) {
+    sum.refuse("the name of the problem's variant, which brings its own weights");
+  }
   problem.sum_sigmoid = true;
   if (node.has("bias")) problem.sigmoid_bias = finite_f32(node.get("bias"));
 }
@@ -157,8 +165,8 @@ Problem problem_from_json(const Json& document, const Safetensors* tensors) {
     problem.v_scale = parse_scale(root.get("v_scale"), problem.num_kv_heads);
   }
   if (root.has("rope")) parse_rope(root.get("rope"), problem);
-  if (root.has("reduction")) parse_reduction(root.get("reduction"), problem);
   if (root.has("variant")) parse_variant(root.get("variant"), problem);
+  if (root.has("reduction")) parse_reduction(root.get("reduction"), problem);
   if (root.has("plan")) parse_plan(root.get("plan"), problem);
   parse_flags(root, problem);
   return problem;

@@ -1,0 +1,209 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// plait eval and plait check from outside: exit codes, streams, files.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "oracle/safetensors.h"
+#include "support/paths.h"
+#include "support/problems.h"
+
+namespace plait {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+struct Ran {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string slurp(const fs::path& path) {
+  std::ifstream file(path);
+  std::stringstream content;
+  content << file.rdbuf();
+  return content.str();
+}
+
+int lines_of(const std::string& text) {
+  return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+}
+
+class EvalTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "plait-cli-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  void TearDown() override {
+    fs::permissions(folder_, fs::perms::owner_all);
+    fs::remove_all(folder_);
+  }
+
+  std::string path(const char* name) const { return (folder_ / name).string(); }
+  std::string write(const char* name, const std::string& content) const {
+    std::ofstream(path(name)) << content;
+    return path(name);
+  }
+
+  Ran run(const std::string& arguments) const {
+    const std::string command = "'" + test::plait_binary().string() + "' " + arguments + " >'" +
+                                path("stdout") + "' 2>'" + path("stderr") + "'";
+    const int status = std::system(command.c_str());
+    Ran ran;
+    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    ran.out = slurp(folder_ / "stdout");
+    ran.err = slurp(folder_ / "stderr");
+    return ran;
+  }
+
+  // Runs eval on a document that must be refused, and returns its message.
+  std::string refusal(const std::string& text, const std::string& more = "") const {
+    const std::string problem = write("refused.json", text);
+    const Ran ran = run("eval '" + problem + "' --out '" + path("refused.out") + "' " + more);
+    EXPECT_EQ(ran.code, 2) << text;
+    EXPECT_EQ(ran.out, "");
+    EXPECT_EQ(lines_of(ran.err), 1) << ran.err;
+    EXPECT_FALSE(fs::exists(path("refused.out")));
+    return ran.err;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(EvalTest, ComputesAndReports) {
+  json document = test::paged_example();
+  document["q"]["fill"] = "zeros";
+  document["kv"]["v_cache"]["fill"] = {{"index", 0}};
+  document["return_lse"] = true;
+  const std::string problem = write("p.json", document.dump());
+  const Ran ran = run("eval '" + problem + "' --out '" + path("out") + "'");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.err, "");
+  ASSERT_EQ(lines_of(ran.out), 1);
+  const json report = json::parse(ran.out);
+  EXPECT_EQ(report["family"], "cpu");
+  EXPECT_EQ(report["device"], "cpu");
+  for (const char* key :
+       {"num_items", "num_partial_states", "num_workers", "largest_load", "mean_load"}) {
+    EXPECT_TRUE(report["plan"][key].is_number()) << key;
+  }
+  EXPECT_GT(report["run_us"], 0);
+  EXPECT_GT(report["plan_us"], 0);
+  const oracle::Safetensors out = oracle::Safetensors::read(path("out"), "out");
+  EXPECT_EQ(out.entries().at("o").dtype, "BF16");
+  EXPECT_EQ(out.entries().at("o").shape, (std::vector<std::int64_t>{3, 2, 64}));
+  const std::string_view lse = out.data(out.entries().at("lse"));
+  float values[6];
+  std::memcpy(values, lse.data(), sizeof(values));
+  EXPECT_NEAR(values[0], std::log(5.0F), 1e-6F);
+  EXPECT_EQ(values[2], -INFINITY);
+  EXPECT_NEAR(values[5], std::log(3.0F), 1e-6F);
+}
+
+TEST_F(EvalTest, StateIsF32AndSumHasNoLse) {
+  json document = test::paged_example();
+  document["state"] = true;
+  ASSERT_EQ(run("eval '" + write("p", document.dump()) + "' --out '" + path("a") + "'").code, 0);
+  EXPECT_EQ(oracle::Safetensors::read(path("a"), "a").entries().at("o").dtype, "F32");
+  EXPECT_EQ(oracle::Safetensors::read(path("a"), "a").entries().count("lse"), 1u);
+  document["reduction"] = {{"sum", "sigmoid"}};
+  ASSERT_EQ(run("eval '" + write("p", document.dump()) + "' --out '" + path("b") + "'").code, 0);
+  EXPECT_EQ(oracle::Safetensors::read(path("b"), "b").entries().count("lse"), 0u);
+}
+
+TEST_F(EvalTest, BadInputIsOneLineAndNoFile) {
+  EXPECT_NE(refusal("").find("problem: got an empty file"), std::string::npos);
+  EXPECT_NE(refusal("{\"version\": 1").find("not JSON"), std::string::npos);
+  json document = test::paged_example();
+  document["kv"]["last_page_len"][2] = 9;
+  EXPECT_NE(refusal(document.dump()).find("kv.last_page_len[2]: got 9"), std::string::npos);
+  document = test::paged_example();
+  document["windows"] = 3;
+  EXPECT_NE(refusal(document.dump()).find("windows: got 3"), std::string::npos);
+  document = test::paged_example();
+  document["q"] = {{"name", "q"}};
+  EXPECT_NE(refusal(document.dump()).find("q.name"), std::string::npos);
+  EXPECT_NE(refusal(document.dump(), "--tensors '" + path("none") + "'").find("tensors"),
+            std::string::npos);
+  EXPECT_NE(
+      refusal(document.dump(), "--tensors '" + write("junk", "12345678") + "'").find("tensors"),
+      std::string::npos);
+  const std::string good = test::paged_example().dump();
+  EXPECT_NE(refusal(good, "--device tpu").find("--device"), std::string::npos);
+  EXPECT_NE(refusal(good, "--family mma").find("family"), std::string::npos);
+  EXPECT_NE(refusal(good, "--fast").find("--fast"), std::string::npos);
+}
+
+TEST_F(EvalTest, UnreadableAndUnwritablePaths) {
+  const std::string good = write("good.json", test::paged_example().dump());
+  for (const std::string& arguments :
+       {"eval '" + path("missing") + "' --out '" + path("o") + "'",
+        "eval '" + folder_.string() + "' --out '" + path("o") + "'",
+        "eval '" + good + "' --out '" + folder_.string() + "'",
+        "eval '" + good + "' --out '" + path("no/such/folder") + "'",
+        std::string("eval --batch '") + path("missing") + "'", std::string("eval")}) {
+    const Ran ran = run(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_EQ(ran.out, "") << arguments;
+    EXPECT_EQ(lines_of(ran.err), 1) << arguments << ran.err;
+    EXPECT_FALSE(fs::exists(path("o"))) << arguments;
+  }
+}
+
+TEST_F(EvalTest, BatchGoesOnAfterARefusal) {
+  const std::string good = write("good.json", test::paged_example().dump());
+  const std::string bad = write("bad.json", "{\"version\": 2}");
+  const std::string batch =
+      write("batch", good + " - " + path("1") + "\n" + bad + " - " + path("2") + "\n\nonly two\n" +
+                         good + "   -\t" + path("4") + "\n");
+  const Ran ran = run("eval --batch '" + batch + "'");
+  EXPECT_EQ(ran.code, 2);
+  ASSERT_EQ(lines_of(ran.out), 4) << ran.out;
+  EXPECT_EQ(lines_of(ran.err), 2) << ran.err;
+  std::istringstream lines(ran.out);
+  std::vector<json> reports;
+  for (std::string line; std::getline(lines, line);) reports.push_back(json::parse(line));
+  EXPECT_EQ(reports[0]["family"], "cpu");
+  EXPECT_EQ(reports[1]["error"]["field"], "version");
+  EXPECT_EQ(reports[1]["error"]["value"], "2");
+  EXPECT_TRUE(reports[1]["error"]["expected"].is_string());
+  EXPECT_TRUE(reports[1]["error"]["message"].is_string());
+  EXPECT_TRUE(reports[2].contains("error"));
+  EXPECT_EQ(reports[3]["family"], "cpu");
+  EXPECT_TRUE(fs::exists(path("1")));
+  EXPECT_FALSE(fs::exists(path("2")));
+  EXPECT_TRUE(fs::exists(path("4")));
+  EXPECT_EQ(run("eval --batch '" + write("ok", good + " - " + path("5") + "\n") + "'").code, 0);
+}
+
+TEST_F(EvalTest, CheckListsRunsAndRefuses) {
+  Ran ran = run("check --list");
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_NE(ran.out.find("random/cascade"), std::string::npos);
+  EXPECT_NE(ran.out.find("field/01_decode_with_an_empty_request"), std::string::npos);
+  ran = run("check --filter random/ --count 3 --seed 5");
+  EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
+  EXPECT_NE(ran.out.find("3 passed, 0 failed"), std::string::npos) << ran.out;
+  ran = run("check '" + test::paged_example().dump() + "'");
+  EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
+  EXPECT_EQ(run("check --filter nothing-of-this-name --count 1").code, 2);
+  EXPECT_EQ(run("check '{\"version\": 1}'").code, 2);
+  EXPECT_EQ(run("check --count -1").code, 2);
+}
+
+}  // namespace
+}  // namespace plait

@@ -1,0 +1,154 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Random problems through the engine against the oracle and against themselves, and proof that the
+// comparison would notice: wrong answers must fail it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "check/check_problem.h"
+#include "check/compare.h"
+#include "check/generate.h"
+#include "check/operand_memory.h"
+#include "check/transforms.h"
+#include "core/convert.h"
+#include "oracle/oracle.h"
+#include "oracle/parse_problem.h"
+#include "plait/error.h"
+
+namespace plait::check {
+namespace {
+
+using nlohmann::json;
+
+oracle::Problem problem_of(std::uint64_t seed, std::uint64_t index) {
+  return oracle::problem_from_json(generate_problem(seed, index), nullptr);
+}
+
+// The oracle's own answer as if an engine had computed it.
+RunResult result_of(const oracle::Problem& problem, const oracle::Answer& answer) {
+  RunResult out;
+  out.o = oracle::HostTensor::zeros(
+      problem.output_dtype(), {problem.total_q(), problem.num_qo_heads, problem.head_dim_vo}, "o");
+  std::size_t n = 0;
+  out.o.fill([&](const auto&) { return answer.o[n++]; });
+  if (problem.wants_lse()) {
+    out.lse =
+        oracle::HostTensor::zeros(DType::kF32, {problem.total_q(), problem.num_qo_heads}, "l");
+    n = 0;
+    out.lse.fill([&](const auto&) { return answer.lse[n++]; });
+  }
+  return out;
+}
+
+TEST(Generator, EveryProblemIsWellFormedAndRepeatable) {
+  int kinds[5] = {};
+  for (std::uint64_t index = 0; index < 300; ++index) {
+    const json document = generate_problem(11, index);
+    EXPECT_EQ(document, generate_problem(11, index));
+    oracle::Problem problem;
+    ASSERT_NO_THROW(problem = oracle::parse_problem(document.dump(), nullptr)) << document.dump();
+    ++kinds[static_cast<int>(problem.source)];
+  }
+  for (int count : kinds) EXPECT_GT(count, 5);
+}
+
+TEST(Comparison, AcceptsRoundedAnswersAndNoticesWrongOnes) {
+  int noticed = 0;
+  int tried = 0;
+  for (std::uint64_t index = 0; index < 60; ++index) {
+    const oracle::Problem problem = problem_of(12, index);
+    const oracle::Answer exact = oracle::solve(problem);
+    EXPECT_TRUE(compare_with_oracle(problem, result_of(problem, exact)).ok) << index;
+    EXPECT_TRUE(
+        compare_with_oracle(problem, result_of(problem, oracle::solve_same_precision(problem))).ok)
+        << index;
+    // One key too few in the causal mask of every row is a fault that must show.
+    if (problem.mask != oracle::Mask::kCausal || problem.source == oracle::Source::kBsr) continue;
+    oracle::Problem shifted = problem;
+    for (double& scale : shifted.v_scale) scale *= 1.2;
+    bool any = false;
+    for (double o : exact.o) any = any || std::fabs(o) > 1e-2;
+    if (!any) continue;
+    ++tried;
+    if (!compare_with_oracle(problem, result_of(problem, oracle::solve(shifted))).ok) ++noticed;
+  }
+  EXPECT_GT(tried, 10);
+  EXPECT_GE(noticed, tried * 9 / 10) << "of " << tried;
+}
+
+TEST(Comparison, NoticesSingleElements) {
+  const oracle::Problem problem = problem_of(13, 3);
+  const RunResult right = result_of(problem, oracle::solve(problem));
+  const Comparison self = compare_with_oracle(problem, right);
+  ASSERT_TRUE(self.ok) << self.message;
+  for (std::int64_t n = 0; n < right.o.size(); n += 1 + right.o.size() / 7) {
+    for (double wrong : {std::numeric_limits<double>::quiet_NaN(), right.o.load(n) + 0.5}) {
+      RunResult changed = right;
+      changed.o = oracle::HostTensor::zeros(right.o.dtype, right.o.shape, "o");
+      std::int64_t at = 0;
+      changed.o.fill([&](const auto&) {
+        const double value = right.o.load(at);
+        return at++ == n ? wrong : value;
+      });
+      EXPECT_FALSE(compare_with_oracle(problem, changed).ok) << n << " " << wrong;
+      EXPECT_FALSE(compare_bits(right.o, changed.o, "o").ok);
+    }
+  }
+}
+
+TEST(Transforms, KeepTheAnswer) {
+  for (std::uint64_t index = 0; index < 60; ++index) {
+    oracle::Problem problem = problem_of(14, index);
+    poison_unread(problem);
+    const oracle::Answer base = oracle::solve(problem);
+    for (double o : base.o) ASSERT_FALSE(std::isnan(o)) << index;
+    EXPECT_EQ(base.o, oracle::solve(with_other_strides(problem, index)).o) << index;
+    if (problem.paged_storage()) {
+      EXPECT_EQ(base.o, oracle::solve(with_moved_pages(problem, index)).o) << index;
+    }
+    if (!can_slice(problem)) continue;
+    std::vector<Slice> all;
+    for (std::int64_t r = 0; r < problem.num_requests(); ++r) {
+      if (problem.qo_len(r) > 0) all.push_back({r, 0, problem.qo_len(r)});
+    }
+    if (all.empty()) continue;
+    const oracle::Answer flat = oracle::solve(slice_requests(problem, all, 7));
+    ASSERT_EQ(base.o.size(), flat.o.size());
+    for (std::size_t n = 0; n < base.o.size(); ++n) ASSERT_EQ(base.o[n], flat.o[n]) << index;
+  }
+}
+
+void check_random(const RunOptions& options, std::uint64_t seed, std::uint64_t count) {
+  std::int64_t passed = 0;
+  int failed = 0;
+  for (std::uint64_t index = 0; index < count && failed < 5; ++index) {
+    const CheckReport report = check_problem(problem_of(seed, index), options, seed);
+    if (report.outcome == Outcome::kPassed) ++passed;
+    if (report.outcome != Outcome::kFailed) continue;
+    ++failed;
+    ADD_FAILURE() << report.failures.front() << "\nrepro: plait check --device "
+                  << device_name(options.device) << " --seed " << seed << " '"
+                  << generate_problem(seed, index).dump() << "'";
+  }
+  EXPECT_GT(passed, static_cast<std::int64_t>(count) / 2) << "most problems must be served";
+}
+
+TEST(Conformance, RandomProblemsOnCpu) { check_random({}, 21, 60); }
+
+TEST(Conformance, SlowRandomProblemsOnCpu) { check_random({}, 22, 600); }
+
+TEST(GpuConformance, RandomProblems) {
+  RunOptions options;
+  options.device = {DeviceKind::kCuda, 0};
+  try {
+    make_operand_memory(options.device);
+  } catch (const Error& error) {
+    GTEST_SKIP() << "no CUDA device: " << error.what();
+  }
+  check_random(options, 23, 400);
+}
+
+}  // namespace
+}  // namespace plait::check

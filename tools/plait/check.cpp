@@ -1,0 +1,276 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// plait check: the conformance tool. Random problems and the cases from the field, on any device.
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check/check_problem.h"
+#include "check/field/cases.h"
+#include "check/generate.h"
+#include "check/run_problem.h"
+#include "oracle/file.h"
+#include "oracle/parse_problem.h"
+#include "oracle/strict_json.h"
+#include "plait/error.h"
+#include "plait/options.h"
+#include "plait/verb.h"
+
+namespace plait::tool {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kKinds[] = {"paged", "ragged", "bsr", "cascade", "selected"};
+constexpr int kShrinkAttempts = 40;
+
+struct Options {
+  std::vector<std::string> problems;  // files or texts; empty: the whole suite
+  std::uint64_t seed = 1;
+  std::int64_t count = 200;
+  std::string filter;
+  double time_limit = 0;  // seconds; 0: none
+  bool list = false;
+  bool verbose = false;
+  std::string device = "cpu";
+  check::RunOptions run;
+};
+
+struct Totals {
+  std::int64_t passed = 0;
+  std::int64_t failed = 0;
+  std::int64_t declined = 0;
+  std::int64_t runs = 0;
+  double worst = 0;
+  std::string family;
+};
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+  }
+  return text;
+}
+
+// Quotes for a shell: JSON text has no single quote except inside strings of a variant's source.
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (char c : text) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
+std::string case_name(const check::field::FieldCase& field) {
+  const std::string number = std::to_string(field.number);
+  return "field/" + std::string(number.size() < 2 ? "0" : "") + number + "_" +
+         std::string(field.name);
+}
+
+class Suite {
+ public:
+  explicit Suite(const Options& options) : options_(options), start_(Clock::now()) {}
+
+  bool wanted(const std::string& name) const {
+    return options_.filter.empty() || name.find(options_.filter) != std::string::npos;
+  }
+
+  bool out_of_time() const {
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    return options_.time_limit > 0 && seconds >= options_.time_limit;
+  }
+
+  void field_cases() {
+    for (const check::field::FieldCase& field : check::field::field_cases()) {
+      const std::string name = case_name(field);
+      if (!wanted(name) || out_of_time()) continue;
+      try {
+        field.body(check::field::FieldRun(options_.run));
+        ++totals_.passed;
+        if (options_.verbose) std::printf("ok       %s\n", name.c_str());
+        continue;
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kUnsupported) {
+          ++totals_.declined;
+          std::printf("declined %s: %s\n", name.c_str(), one_line(error.what()).c_str());
+          continue;
+        }
+        std::printf("FAILED   %s: refused: %s\n", name.c_str(), one_line(error.what()).c_str());
+      } catch (const std::exception& error) {
+        std::printf("FAILED   %s: %s\n", name.c_str(), one_line(error.what()).c_str());
+      }
+      ++totals_.failed;
+      std::printf("  repro: plait check%s --filter %s\n", device_words().c_str(), name.c_str());
+      std::fflush(stdout);
+    }
+  }
+
+  void random_cases() {
+    for (std::int64_t index = 0, done = 0; done < options_.count && !out_of_time(); ++index) {
+      const Json document =
+          check::generate_problem(options_.seed, static_cast<std::uint64_t>(index));
+      const std::string kind = document.at("kv").at("kind").get<std::string>();
+      if (!wanted("random/" + kind)) {
+        if (index > options_.count * 100 + 1000) return;  // the filter names no random case
+        continue;
+      }
+      ++done;
+      const std::string name =
+          "random/" + kind + "#" + std::to_string(options_.seed) + "." + std::to_string(index);
+      problem(name, document, nullptr);
+      if (done % 50 == 0) {
+        std::fprintf(stderr, "\r%lld of %lld", static_cast<long long>(done),
+                     static_cast<long long>(options_.count));
+        std::fflush(stderr);
+        progress_ = true;
+      }
+    }
+    if (progress_) std::fprintf(stderr, "\n");
+  }
+
+  // One problem; `document` is shrunk when it fails.
+  void problem(const std::string& name, const Json& document, const oracle::Safetensors* tensors) {
+    const oracle::Problem parsed = oracle::problem_from_json(document, tensors);
+    const check::CheckReport report = check::check_problem(parsed, options_.run, options_.seed);
+    totals_.runs += report.runs;
+    totals_.worst = std::max(totals_.worst, report.worst);
+    if (!report.family.empty()) totals_.family = report.family;
+    switch (report.outcome) {
+      case check::Outcome::kPassed:
+        ++totals_.passed;
+        if (options_.verbose) std::printf("ok       %s (%.2f)\n", name.c_str(), report.worst);
+        return;
+      case check::Outcome::kDeclined:
+        ++totals_.declined;
+        if (options_.verbose) {
+          std::printf("declined %s: %s\n", name.c_str(), one_line(report.declined).c_str());
+        }
+        return;
+      case check::Outcome::kFailed: break;
+    }
+    ++totals_.failed;
+    for (const std::string& failure : report.failures) {
+      std::printf("FAILED   %s: %s\n", name.c_str(), one_line(failure).c_str());
+    }
+    const Json smallest = tensors == nullptr ? check::shrink_problem(document, options_.run,
+                                                                     options_.seed, kShrinkAttempts)
+                                             : document;
+    const std::string text = quoted(smallest.dump());
+    std::printf("  repro: plait check%s --seed %llu %s\n", device_words().c_str(),
+                static_cast<unsigned long long>(options_.seed), text.c_str());
+    std::printf("  eval:  plait eval%s --out out.safetensors %s\n", device_words().c_str(),
+                text.c_str());
+    std::fflush(stdout);
+  }
+
+  int finish() const {
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    std::printf(
+        "%lld passed, %lld failed, %lld declined on %s%s%s; %lld engine runs, largest error "
+        "%.2f of its bound, %.1f s, seed %llu%s\n",
+        static_cast<long long>(totals_.passed), static_cast<long long>(totals_.failed),
+        static_cast<long long>(totals_.declined), options_.device.c_str(),
+        totals_.family.empty() ? "" : ", family ", totals_.family.c_str(),
+        static_cast<long long>(totals_.runs), totals_.worst, seconds,
+        static_cast<unsigned long long>(options_.seed),
+        out_of_time() ? " (stopped by --time-limit)" : "");
+    if (totals_.failed > 0) return kExitFailed;
+    if (totals_.passed + totals_.declined == 0) {
+      throw Error(ErrorCode::kInvalidArgument, "--filter", "\"" + options_.filter + "\"",
+                  "part of a name that plait check --list prints");
+    }
+    return 0;
+  }
+
+ private:
+  std::string device_words() const {
+    std::string out;
+    if (options_.device != "cpu") out += " --device " + options_.device;
+    if (options_.run.family != "auto") out += " --family " + options_.run.family;
+    return out;
+  }
+
+  const Options& options_;
+  Clock::time_point start_;
+  Totals totals_;
+  bool progress_ = false;
+};
+
+void print_list(const Suite& suite) {
+  for (const char* kind : kKinds) {
+    const std::string name = std::string("random/") + kind;
+    if (suite.wanted(name)) {
+      std::printf("%-40s random problems against the oracle, then bit for bit\n", name.c_str());
+    }
+  }
+  for (const check::field::FieldCase& field : check::field::field_cases()) {
+    const std::string name = case_name(field);
+    if (suite.wanted(name)) std::printf("%s\n", name.c_str());
+  }
+}
+
+void named_problems(const Options& options, const std::string& tensors_path, Suite& suite) {
+  std::optional<oracle::Safetensors> tensors;
+  if (!tensors_path.empty()) tensors = oracle::Safetensors::read(tensors_path, "tensors");
+  for (const std::string& argument : options.problems) {
+    const bool inline_text = argument.starts_with("{");
+    const std::string text =
+        inline_text ? argument : oracle::read_file(argument, "problem", std::int64_t{1} << 30);
+    suite.problem(inline_text ? "problem" : argument, oracle::parse_strict_json(text, "problem"),
+                  tensors.has_value() ? &*tensors : nullptr);
+  }
+}
+
+int run(const std::vector<std::string>& args) {
+  Options options;
+  std::string tensors;
+  CLI::App app{"Checks the engine against the fp64 oracle and against itself", "plait check"};
+  app.add_option("problems", options.problems, "problem files or texts '{...}'; none: the suite");
+  app.add_option("--tensors", tensors, "safetensors file that the problems name");
+  app.add_option("--seed", options.seed, "of the random problems")->capture_default_str();
+  app.add_option("--count", options.count, "number of random problems")
+      ->capture_default_str()
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{100'000'000}));
+  app.add_option("--filter", options.filter, "only cases whose name contains this");
+  app.add_option("--time-limit", options.time_limit, "seconds; no case starts after them")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--family", options.run.family, "auto, cpu, mma or hopper")->capture_default_str();
+  app.add_option("--threads", options.run.num_threads,
+                 "CPU threads; 0: PLAIT_NUM_THREADS or the cores")
+      ->check(CLI::Range(0, 4096));
+  app.add_flag("--list", options.list, "print the names of the cases and stop");
+  app.add_flag("--verbose", options.verbose, "a line for every case");
+  if (const auto code = parse_options(app, args)) return *code;
+  options.run.device = check::parse_device(options.device, "--device");
+  Suite suite(options);
+  if (options.list) {
+    print_list(suite);
+    return 0;
+  }
+  // Refuses a device or family that is not there before the first case.
+  EngineOptions engine;
+  engine.device = options.run.device;
+  engine.family = options.run.family;
+  const Engine probe(engine);
+  if (!options.problems.empty()) {
+    named_problems(options, tensors, suite);
+  } else {
+    suite.field_cases();
+    suite.random_cases();
+  }
+  return suite.finish();
+}
+
+const VerbRegistration kRegistration{"check", "conformance against the fp64 oracle", run};
+
+}  // namespace
+}  // namespace plait::tool
