@@ -3,6 +3,7 @@
 // Every case from the field as a named test, on the CPU and on a GPU where there is one.
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 
 #include "check/field/cases.h"
@@ -10,6 +11,11 @@
 #include "plait/error.h"
 
 namespace plait::check::field {
+
+void PrintTo(const FieldCase& field, std::ostream* out) {
+  *out << field.number << ' ' << field.name;
+}
+
 namespace {
 
 class Field : public testing::TestWithParam<FieldCase> {};

@@ -106,6 +106,7 @@ void tail_lanes(const FieldRun& run) {
     shape.kv_lens = {keys};
     Json document = paged(shape);
     fill(document["q"], "zeros");
+    fill(document["kv"]["k_cache"], "ones");
     fill(document["kv"]["v_cache"], "ones");
     const RunResult result = run.run(document);
     for (std::int64_t head = 0; head < 8; ++head) {

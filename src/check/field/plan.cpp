@@ -111,9 +111,9 @@ Capacity capacity_for(std::int64_t requests, std::int64_t tokens) {
 
 void reused_workspace(const FieldRun& run) {
   std::vector<std::int64_t> lens;
-  for (std::int64_t n = 0; n < 64; ++n) lens.push_back(1 + 53 * n % 700);
-  const Json many = paged(decode_shape(lens, 16));
-  const Json two = paged(decode_shape({300, 5}, 16));
+  for (std::int64_t n = 0; n < 64; ++n) lens.push_back(1 + 53 * n % 170);
+  const Json many = paged(decode_shape(lens, 4));
+  const Json two = paged(decode_shape({300, 5}, 4));
   Session session(run, many, capacity_for(64, 700));
   session.expect_same_as_fresh(many, "64 requests");
   session.expect_same_as_fresh(two, "2 requests after 64 in one workspace");
@@ -130,7 +130,7 @@ void replanned_lengths(const FieldRun& run) {
   // Over capacity is refused by name, and the plan before it stays.
   const oracle::Problem longer = run.parse(paged(decode_shape({5000, 1, 1, 1})));
   Operands operands(longer);
-  run.expect_error([&] { session.attention().plan(operands.batch()); }, "max_kv_tokens",
+  run.expect_error([&] { session.attention().plan(operands.batch()); }, "kv_len",
                    "5000 keys in a capacity of 4096");
   const oracle::Problem before = run.parse(first);
   Operands again(before);
@@ -280,15 +280,16 @@ void dirty_counters(const FieldRun& run) {
 }
 
 void automatic_splits(const FieldRun& run) {
-  Shape shape = decode_shape({2049}, 4);
+  const auto decode = [](std::int64_t keys) { return Shape{{1}, {keys}, 3, 1, 32, 32, 16}; };
+  const Shape shape = decode(2049);
   Json document = paged(shape);
   Session session(run, document, capacity_for(1, 2049));
   Json unsplit = document;
   unsplit["plan"] = {{"policy", "unsplit"}};
   Session whole(run, unsplit, capacity_for(1, 2049));
-  // Every length below 300, then a stride that meets all residues of the page size.
-  for (std::int64_t keys = 1; keys <= 2049; keys += keys < 300 ? 1 : 23) {
-    const Json step = paged(decode_shape({keys}, 4));
+  // Every length below 160, then a stride that meets all residues of the page size.
+  for (std::int64_t keys = 1; keys <= 2049; keys += keys < 160 ? 1 : 41) {
+    const Json step = paged(decode(keys));
     const RunResult one = whole.step(step);
     const RunResult split = session.step(step);
     for (std::int64_t n = 0; n < one.o.size(); ++n) {
