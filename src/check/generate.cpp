@@ -262,7 +262,7 @@ class Generator {
     }
     Json list = Json::array();
     std::int64_t pages = 0;
-    Ints totals(qo_indptr_.size() - 1, 0);
+    kv_lens_.assign(qo_indptr_.size() - 1, 0);
     for (std::size_t n = 0; n < rows.size(); ++n) {
       Json indptr = {0};
       Json last = Json::array();
@@ -270,14 +270,10 @@ class Generator {
       for (std::size_t b = 0; b + 1 < rows[n].size(); ++b) {
         append_list(indptr, last, keys() / levels, own);
         const std::int64_t tokens = tokens_of(indptr, last, b);
+        if (n + 1 == rows.size()) last_level_lens_.push_back(tokens);
         for (std::size_t r = 0; r + 1 < qo_indptr_.size(); ++r) {
-          const bool inside = n + 1 == rows.size()
-                                  ? r == b
-                                  : qo_indptr_[r] >= rows[n][b] && qo_indptr_[r] < rows[n][b + 1];
-          if (inside && (n + 1 == rows.size() || qo_indptr_[r + 1] > qo_indptr_[r])) {
-            totals[r] += tokens;
-          }
-          if (n + 1 == rows.size() && inside) last_level_lens_.push_back(tokens);
+          if (qo_indptr_[r] < rows[n][b] || qo_indptr_[r + 1] > rows[n][b + 1]) continue;
+          if (qo_indptr_[r] < qo_indptr_[r + 1]) kv_lens_[r] += tokens;
         }
       }
       pages += own;
@@ -295,7 +291,6 @@ class Generator {
     Json kv = {{"kind", "cascade"}, {"page_size", page_}, {"levels", list}};
     pools(kv, pool);
     document_["kv"] = kv;
-    kv_lens_ = totals;
   }
 
   void selected() {
@@ -430,8 +425,14 @@ class Generator {
       }
       out["q_positions"] = positions(lens);
     }
-    // The rows of a shared prefix must agree on its keys' positions, which default to logical ones.
-    if (kind_ != 3 && random_.chance(20)) out["k_positions"] = positions(kv_lens_);
+    // The length of a request without rows depends on which prefix it is counted to.
+    bool rows_everywhere = true;
+    for (std::size_t r = 0; r + 1 < qo_indptr_.size(); ++r) {
+      rows_everywhere = rows_everywhere && qo_indptr_[r] < qo_indptr_[r + 1];
+    }
+    if ((kind_ != 3 || rows_everywhere) && random_.chance(20)) {
+      out["k_positions"] = positions(kv_lens_);
+    }
     document_["rope"] = out;
   }
 

@@ -62,6 +62,42 @@ std::int64_t block_page_size(const Problem& problem) {
   return std::max<std::int64_t>(size, 1);
 }
 
+// Requests that share keys may give them different rope positions. A shared row block rotates each
+// key once, so such a problem runs with every request reading the prefix by itself.
+bool sharers_disagree(const Problem& problem) {
+  if (problem.source != Source::kCascade || problem.rope.k_positions.empty()) return false;
+  for (std::int64_t r = 0; r + 1 < problem.num_requests(); ++r) {
+    std::int64_t shared = 0;  // leading keys that both requests read
+    for (std::size_t n = 0; n + 1 < problem.levels.size(); ++n) {
+      const Level& level = problem.levels[n];
+      const std::int64_t block = oracle::block_of_request(problem, level, r);
+      if (block < 0 || block != oracle::block_of_request(problem, level, r + 1)) break;
+      shared += oracle::listed_tokens(problem, level, block);
+    }
+    const Ints& a = problem.rope.k_positions[z(r)];
+    const Ints& b = problem.rope.k_positions[z(r + 1)];
+    if (!std::equal(a.begin(), a.begin() + shared, b.begin(), b.begin() + shared)) return true;
+  }
+  return false;
+}
+
+// The same keys with one row block per request.
+Level unshared(const Problem& problem, const Level& level) {
+  Level out;
+  out.qo_indptr = problem.qo_indptr;
+  out.indptr = {0};
+  for (std::int64_t r = 0; r < problem.num_requests(); ++r) {
+    const std::int64_t block = oracle::block_of_request(problem, level, r);
+    if (block >= 0) {
+      out.indices.insert(out.indices.end(), level.indices.begin() + level.indptr[z(block)],
+                         level.indices.begin() + level.indptr[z(block + 1)]);
+    }
+    out.indptr.push_back(static_cast<std::int64_t>(out.indices.size()));
+    out.last_page_len.push_back(block >= 0 ? level.last_page_len[z(block)] : 0);
+  }
+  return out;
+}
+
 Ints flattened(const std::vector<Ints>& lists) {
   Ints out;
   for (const Ints& list : lists) out.insert(out.end(), list.begin(), list.end());
@@ -151,7 +187,9 @@ void Operands::build_paged() {
     views_data_.push_back(std::move(data));
     return;
   }
-  for (const Level& level : problem_.levels) {
+  const bool expand = sharers_disagree(problem_);
+  for (const Level& shared : problem_.levels) {
+    const Level level = expand ? unshared(problem_, shared) : shared;
     ViewData data;
     data.row_indptr = narrow(level.qo_indptr);
     data.page_indptr = narrow(level.indptr);
@@ -250,7 +288,8 @@ Capacity Operands::capacity() const {
     out.max_kv_tokens = std::max(out.max_kv_tokens, oracle::kv_len(problem_, r));
   }
   for (const ViewData& data : views_data_) {
-    out.max_row_blocks += static_cast<std::int64_t>(data.row_indptr.size()) - 1;
+    const std::int64_t blocks = static_cast<std::int64_t>(data.row_indptr.size()) - 1;
+    out.max_row_blocks += blocks * (data.per_kv_head ? problem_.num_kv_heads : 1);
   }
   out.max_row_blocks = std::max<std::int64_t>(out.max_row_blocks, 1);
   out.max_views = static_cast<std::int32_t>(views_data_.size());

@@ -265,12 +265,11 @@ Ints parse_block_sizes(const Node& node, std::int64_t total, std::string_view wh
     }
     return sizes;
   }
+  // A remainder makes a smaller last block; indptr or indices tell if that was not meant.
   const std::int64_t size = node.integer(1, kMaxIndex);
-  if (total % size != 0) {
-    node.refuse("a divisor of " + std::to_string(total) + " " + std::string(what) +
-                ", or a list of sizes");
-  }
-  return Ints(z(total / size), size);
+  Ints sizes(z(total / size), size);
+  if (total % size != 0) sizes.push_back(total % size);
+  return sizes;
 }
 
 std::vector<std::uint8_t> parse_bits(const Node& node, std::int64_t rows, std::int64_t columns) {

@@ -20,14 +20,15 @@ std::int64_t block_of_request(const Problem& problem, const Level& level, std::i
   if (&level == &problem.levels.back())
     return request;  // row blocks of the last level are requests
   const std::int64_t first = problem.qo_indptr[z(request)];
-  const std::int64_t last = problem.qo_indptr[z(request + 1)];
-  if (first == last) return -1;
-  for (std::size_t block = 0; block + 1 < level.qo_indptr.size(); ++block) {
-    if (level.qo_indptr[block] <= first && first < level.qo_indptr[block + 1]) {
-      return static_cast<std::int64_t>(block);
-    }
+  const auto blocks = static_cast<std::int64_t>(level.qo_indptr.size()) - 1;
+  if (problem.qo_len(request) == 0 && blocks == problem.num_requests() &&
+      level.qo_indptr[z(request)] == first && level.qo_indptr[z(request + 1)] == first) {
+    return request;
   }
-  return -1;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    if (first < level.qo_indptr[z(block + 1)]) return block;
+  }
+  return blocks - 1;
 }
 
 std::int64_t kv_len(const Problem& problem, std::int64_t request) {

@@ -128,8 +128,9 @@ struct Problem {
 std::int64_t listed_tokens(const Problem& problem, const Level& level, std::int64_t block,
                            std::int64_t list = 0);
 
-/// Index of the row block of `level` that holds query rows of `request`; -1 for a request without
-/// rows in a cascade (it has no output, so the question does not arise).
+/// Index of the row block of `level` that holds query rows of `request`. A request without rows
+/// belongs to its namesake if the level lists one at the same row, else to the block that begins
+/// there, else to the last one; -1 for a level without blocks.
 std::int64_t block_of_request(const Problem& problem, const Level& level, std::int64_t request);
 
 /// Logical length of a request over all its levels.

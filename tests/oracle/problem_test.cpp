@@ -235,7 +235,9 @@ TEST(ParseProblem, CustomMasks) {
 
 TEST(ParseProblem, BlockSparse) {
   const Json base = bsr_example();
-  EXPECT_EQ(refused(base, "/kv/block_rows", 3), "kv.block_rows");
+  EXPECT_EQ(refused(base, "/kv/block_rows", 3), "accepted");  // blocks of 3 and 1 rows
+  EXPECT_EQ(refused(base, "/kv/block_rows", 4), "kv.indptr");
+  EXPECT_EQ(refused(base, "/kv/block_rows", 0), "kv.block_rows");
   EXPECT_EQ(refused(base, "/kv/block_cols", {1, 2}), "kv.block_cols");
   EXPECT_EQ(refused(base, "/kv/indices", {2, 0, 1}), "kv.indices[1]");
   EXPECT_EQ(refused(base, "/kv/indices", {0, 3, 1}), "kv.indices[1]");
