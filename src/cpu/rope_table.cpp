@@ -52,27 +52,27 @@ RopeTable::RopeTable(const RopeSpec& spec, std::int32_t head_dim, std::int64_t p
       }
     }
   };
-  if (positions > 0) {
-    fill(fine_, kFine, 1);
-    fill(coarse_, rows, kFine);
-  } else {
-    limit_ = 0;
-  }
+  fill(fine_, kFine, 1);
+  fill(coarse_, rows, kFine);
 }
 
 void RopeTable::angles(const KernelTable& kernels, std::int64_t position, float* cos,
                        float* sin) const {
-  if (position >= 0 && position < limit_) {
-    const float* coarse = coarse_.data() + (position / kFine) * 2 * half_;
-    const float* fine = fine_.data() + (position % kFine) * 2 * half_;
+  const std::int64_t row = position >= 0 ? position / kFine : -((kFine - 1 - position) / kFine);
+  const float* fine = fine_.data() + (position - row * kFine) * 2 * half_;
+  if (row >= 0 && position < limit_) {
+    const float* coarse = coarse_.data() + row * 2 * half_;
     kernels.rope_angles(coarse, coarse + half_, fine, fine + half_, half_, cos, sin);
     return;
   }
+  // The same sum of angles as inside the table: how far it reaches depends on the capacity, and
+  // the bits of a request must not.
   for (int i = 0; i < half_; ++i) {
-    const double angle = static_cast<double>(position) * frequency_[static_cast<std::size_t>(i)];
+    const double angle = static_cast<double>(row * kFine) * frequency_[static_cast<std::size_t>(i)];
     cos[i] = static_cast<float>(std::cos(angle));
     sin[i] = static_cast<float>(std::sin(angle));
   }
+  kernels.rope_angles(cos, sin, fine, fine + half_, half_, cos, sin);
 }
 
 void RopeTable::rotate(const KernelTable& kernels, std::int64_t position, float* row,

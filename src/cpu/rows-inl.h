@@ -86,8 +86,10 @@ inline void rope_angles(const float* cos_a, const float* sin_a, const float* cos
     hn::StoreU(hn::Add(hn::Mul(sa, cb), hn::Mul(ca, sb)), df, sin + i);
   }
   for (; i < half; ++i) {
-    cos[i] = cos_a[i] * cos_b[i] - sin_a[i] * sin_b[i];
-    sin[i] = sin_a[i] * cos_b[i] + cos_a[i] * sin_b[i];
+    const float c = cos_a[i];  // the outputs may be the first angles' own arrays
+    const float s = sin_a[i];
+    cos[i] = c * cos_b[i] - s * sin_b[i];
+    sin[i] = s * cos_b[i] + c * sin_b[i];
   }
 }
 

@@ -77,7 +77,14 @@ HWY_INLINE VF exp2_nonpositive(VF x) {
 }
 
 /// e^x, saturating to 0 and infinity.
-HWY_INLINE F32s exp(F32s x) { return {hn::Exp(DF(), x.v)}; }
+HWY_INLINE F32s exp(F32s x) {
+  // Highway's Exp saturates at the low end only: past 2^128 its result is arbitrary.
+  const DF d;
+  const auto largest = hn::Set(d, 88.72283F);
+  const auto infinity = hn::Inf(d);
+  const auto e = hn::Exp(d, hn::Min(largest, x.v));  // in this order a NaN passes through on x86
+  return {hn::IfThenElse(hn::Gt(x.v, largest), infinity, e)};
+}
 
 }  // namespace plait::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
