@@ -1,0 +1,245 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// `plait replay` from outside: exit codes, one clear line, no partial files.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/paths.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class Replay : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::path(testing::TempDir()) /
+              ("plait_replay_" + std::string(info->name()) + "_" + std::to_string(::getpid()));
+    fs::create_directories(folder_ / "out");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return folder_ / name;
+  }
+
+  pid_t start(std::vector<std::string> words) {
+    words.insert(words.begin(), {plait::test::plait_binary().string(), "replay"});
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const auto redirect = [&](const char* name, int fd) {
+        const int file = ::open((folder_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        ::dup2(file, fd);
+      };
+      redirect("stdout", STDOUT_FILENO);
+      redirect("stderr", STDERR_FILENO);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+    return child;
+  }
+
+  int finish(pid_t child) {
+    int status = 0;
+    ::wait4(child, &status, 0, &usage_);
+    out_ = slurp(folder_ / "stdout");
+    err_ = slurp(folder_ / "stderr");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+
+  int run(std::vector<std::string> words) { return finish(start(std::move(words))); }
+
+  /// Exit code 2, one line on stderr that contains `text`, nothing on stdout, no file made.
+  void expect_refused(const std::vector<std::string>& words, const std::string& text) {
+    SCOPED_TRACE(testing::PrintToString(words));
+    EXPECT_EQ(run(words), 2);
+    EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
+    EXPECT_NE(err_.find(text), std::string::npos) << err_;
+    EXPECT_EQ(out_, "");
+    EXPECT_TRUE(fs::is_empty(folder_ / "out"));
+  }
+
+  std::string out(const std::string& name) { return (folder_ / "out" / name).string(); }
+
+  fs::path folder_;
+  std::string out_;
+  std::string err_;
+  struct rusage usage_ {};
+};
+
+constexpr const char* kMooncakeLine =
+    R"({"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [0, 1]})";
+
+TEST_F(Replay, ComputesASmallTraceAndWritesBothReports) {
+  const fs::path trace = write("t.jsonl", std::string(kMooncakeLine) + "\n" + kMooncakeLine + "\n");
+  ASSERT_EQ(run({"--trace", trace, "--quiet", "--json", out("r.json"), "--html", out("r.html")}), 0)
+      << err_;
+  EXPECT_EQ(err_, "");
+  EXPECT_NE(out_.find("virtual clock   5000+25*tokens us a step"), std::string::npos);
+  EXPECT_EQ(out_.find("TTFT"), std::string::npos);
+  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  EXPECT_EQ(json["totals"]["finished"], 2);
+  EXPECT_GT(json["totals"]["attention_seconds"].get<double>(), 0.0);
+  EXPECT_NE(slurp(out("r.html")).find("</html>"), std::string::npos);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "out"), {}), 2);
+}
+
+TEST_F(Replay, TheSameSeedFormsTheSameBatchesAndOutputs) {
+  for (const char* name : {"a.json", "b.json"}) {
+    ASSERT_EQ(run({"--limit", "6", "--seed", "3", "--quiet", "--json", out(name)}), 0) << err_;
+  }
+  const auto a = nlohmann::json::parse(slurp(out("a.json")));
+  const auto b = nlohmann::json::parse(slurp(out("b.json")));
+  EXPECT_EQ(a["totals"]["output_checksum"], b["totals"]["output_checksum"]);
+  EXPECT_EQ(a["steps"]["kv_tokens"], b["steps"]["kv_tokens"]);
+  EXPECT_EQ(a["steps"]["start_ms"], b["steps"]["start_ms"]);
+}
+
+// Composition, paging, splitting and rotation change how attention is computed, not what: the
+// arms run over the same K and V and have to agree within the rounding of bf16.
+TEST_F(Replay, EveryAblationComputesTheSameOutputs) {
+  ASSERT_EQ(run({"--workload", "shared-prefix", "--limit", "5", "--rate", "50", "--quiet",
+                 "--ablate", "all", "--json", out("r.json")}),
+            0)
+      << err_;
+  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  ASSERT_EQ(json["ablations"].size(), 8U);
+  for (const auto& ablation : json["ablations"]) {
+    SCOPED_TRACE(ablation["feature"]);
+    EXPECT_LE(ablation["output_difference"].get<double>(),
+              ablation["feature"] == "rope" ? 0.06 : 0.02);
+    EXPECT_EQ(ablation["attention_us"]["pairs"], json["totals"]["steps"]);
+  }
+  EXPECT_GT(json["totals"]["composed_fraction"].get<double>(), 0.0);
+}
+
+TEST_F(Replay, WindowLayersAndEveryKvTypeRun) {
+  for (const char* dtype : {"f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"}) {
+    EXPECT_EQ(run({"--limit", "2", "--rate", "100", "--quiet", "--kv-dtype", dtype, "--geometry",
+                   "layers=3,q=4,kv=2,dim=32,window=100,window-layers=2,cap=30", "--rope", "fused",
+                   "--json", out("r.json")}),
+              0)
+        << dtype << err_;
+  }
+  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  EXPECT_EQ(json["break_even"]["layers"], 3);
+}
+
+TEST_F(Replay, ASmallPoolPreemptsAndStillFinishes) {
+  ASSERT_EQ(run({"--workload", "uniform:40:60", "--limit", "8", "--rate", "1000", "--pool-tokens",
+                 "640", "--quiet", "--json", out("r.json")}),
+            0)
+      << err_;
+  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  EXPECT_EQ(json["totals"]["finished"], 8);
+  EXPECT_GT(json["totals"]["preemptions"], 0);
+}
+
+TEST_F(Replay, TtftNeedsTheModelledRest) {
+  ASSERT_EQ(run({"--limit", "3", "--quiet", "--other-us", "1000+2*tokens"}), 0) << err_;
+  EXPECT_NE(out_.find("TTFT (modelled)"), std::string::npos);
+  EXPECT_NE(out_.find("attention share of a step"), std::string::npos);
+}
+
+TEST_F(Replay, RefusesBadTraces) {
+  expect_refused({"--trace", folder_ / "missing"}, "missing");
+  expect_refused({"--trace", folder_}, "a directory");
+  expect_refused({"--trace", write("empty", "")}, "empty");
+  expect_refused(
+      {"--trace", write("cut.jsonl", std::string(kMooncakeLine) + "\n{\"timestamp\": 3")},
+      "cut.jsonl:2: line");
+  expect_refused({"--trace", write("zero.jsonl", R"({"timestamp": 0, "input_length": 0})")},
+                 "zero.jsonl:1: input_length: got 0, expected");
+  expect_refused({"--trace", write("bad.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,3\n")},
+                 "bad.csv:2: TIMESTAMP");
+  expect_refused({"--trace", write("binary", std::string("\0\1\2\xff", 4))}, "binary:1: header");
+}
+
+TEST_F(Replay, RefusesBadOptions) {
+  expect_refused({"--no-such-option"}, "no-such-option");
+  expect_refused({"--geometry", "llama-9"}, "llama-3.1-8b");
+  expect_refused({"--workload", "uniform:9:5"}, "uniform:a:b");
+  expect_refused({"--clock-us", "fast"}, "clock-us");
+  expect_refused({"--ablate", "magic"}, "ablate");
+  expect_refused({"--plan-only", "--ablate", "rope"}, "ablate");
+  expect_refused({"--plan-only", "--other-us", "1"}, "other-us");
+  expect_refused({"--no-compose", "--ablate", "composition"}, "composition");
+  expect_refused({"--rate", "2", "--time-scale", "2"}, "time-scale");
+  expect_refused({"--rate", "-1"}, "rate");
+  expect_refused({"--time-scale", "nan"}, "time-scale");
+  expect_refused({"--limit", "-4"}, "limit");
+  expect_refused({"--kv-dtype", "i32"}, "kv-dtype");
+  expect_refused({"--device", "tpu"}, "device");
+  expect_refused({"--page-size", "48"}, "page_size");
+  expect_refused({"--page-size", "0"}, "page_size");
+  expect_refused({"--token-budget", "0"}, "token_budget");
+  expect_refused({"--pool-tokens", "100"}, "pool_tokens");
+  expect_refused({"--threads", "100000"}, "threads");
+  expect_refused({"--workload", "skewed", "--trace", "x"}, "--workload");
+}
+
+TEST_F(Replay, RefusesUnwritableOutputsBeforeItStarts) {
+  expect_refused({"--json", "/no/such/folder/r.json"}, "json");
+  expect_refused({"--html", (folder_ / "out").string()}, "html");
+  expect_refused({"--json", out("x"), "--html", out("x")}, "html");
+}
+
+TEST_F(Replay, AnInterruptEndsWith130AndNoFile) {
+  const pid_t child =
+      start({"--workload", "skewed", "--limit", "5000", "--geometry", "llama-3.1-8b", "--plan-only",
+             "--json", out("r.json"), "--html", out("r.html")});
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  ::kill(child, SIGINT);
+  EXPECT_EQ(finish(child), 130);
+  EXPECT_EQ(out_, "");
+  EXPECT_NE(err_.find("interrupted"), std::string::npos) << err_;
+  EXPECT_TRUE(fs::is_empty(folder_ / "out"));
+}
+
+class ReplayTrace : public Replay, public testing::WithParamInterface<const char*> {};
+
+// The whole published traces through batching and planning. The time is a benchmark's business;
+// memory is not.
+TEST_P(ReplayTrace, SlowPlansTheWholeTraceWithinTwoGibibytes) {
+  if (plait::test::traces_dir().empty()) {
+    GTEST_SKIP() << "PLAIT_TRACES does not name a folder with traces";
+  }
+  ASSERT_EQ(run({"--plan-only", "--geometry", "llama-3.1-8b", "--quiet", "--json", out("r.json"),
+                 "--trace", plait::test::traces_dir() / GetParam()}),
+            0)
+      << err_;
+  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  EXPECT_EQ(json["totals"]["finished"], json["totals"]["requests"]);
+  EXPECT_LT(usage_.ru_maxrss, 2 * 1024 * 1024);  // KiB
+}
+
+INSTANTIATE_TEST_SUITE_P(Published, ReplayTrace,
+                         testing::Values("mooncake_conversation.jsonl", "azure_conv_2023.csv"));
+
+}  // namespace
