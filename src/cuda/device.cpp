@@ -68,10 +68,15 @@ DeviceContext::DeviceContext(const Driver& driver, int ordinal)
 DeviceContext::~DeviceContext() { driver_.primary_context_release(device_); }
 
 ContextScope::ContextScope(const DeviceContext& context) : driver_(context.driver()) {
+  CuContext current = nullptr;
+  driver_.check(driver_.context_get_current(&current), "cuCtxGetCurrent");
+  if (current == context.handle()) return;
   driver_.check(driver_.context_push(context.handle()), "cuCtxPushCurrent");
+  pushed_ = true;
 }
 
 ContextScope::~ContextScope() {
+  if (!pushed_) return;
   CuContext popped = nullptr;
   driver_.context_pop(&popped);
 }
@@ -83,9 +88,10 @@ DeviceBuffer::DeviceBuffer(std::shared_ptr<DeviceContext> context, std::int64_t 
   const Driver& driver = context_->driver();
   const CuResult result = driver.mem_alloc(&address_, static_cast<std::size_t>(bytes));
   if (result == kCuErrorOutOfMemory) {
-    throw Error(ErrorCode::kOutOfMemory, what, std::to_string(bytes) + " bytes on device " +
-                                                   std::to_string(context_->facts().ordinal),
-                "that much free device memory");
+    throw Error(
+        ErrorCode::kOutOfMemory, what,
+        std::to_string(bytes) + " bytes on device " + std::to_string(context_->facts().ordinal),
+        "that much free device memory");
   }
   driver.check(result, "cuMemAlloc");
 }

@@ -18,8 +18,8 @@ struct DeviceFacts {
   std::int64_t memory_bytes = 0;
   std::int64_t l2_bytes = 0;
   int shared_bytes_per_sm = 0;
-  int shared_bytes_per_block = 0;       // at most, after opting in
-  int reserved_shared_bytes = 0;        // taken from every block by the driver
+  int shared_bytes_per_block = 0;  // at most, after opting in
+  int reserved_shared_bytes = 0;   // taken from every block by the driver
   int registers_per_sm = 0;
   int threads_per_sm = 0;
   int clock_khz = 0;
@@ -54,7 +54,8 @@ class DeviceContext {
   CuContext context_ = nullptr;
 };
 
-/// Makes a device's context current in this thread until the scope ends, and then the caller's again.
+/// Makes a device's context current in this thread until the scope ends, and then the caller's
+/// again. Nearly free where it is current already, as it is in most programs.
 class ContextScope {
  public:
   explicit ContextScope(const DeviceContext& context);
@@ -64,6 +65,7 @@ class ContextScope {
 
  private:
   const Driver& driver_;
+  bool pushed_ = false;
 };
 
 /// Device memory of one context; freed with it. Not stream ordered.

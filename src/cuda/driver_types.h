@@ -119,82 +119,81 @@ enum class CuTensorMapOobFill : int { kZero = 0, kNan = 1 };
 using CuHostFunction = void (*)(void*);
 
 /// X(name, symbol in libcuda, type). Every entry exists since driver 12.0.
-#define PLAIT_CUDA_DRIVER_FUNCTIONS(X)                                                            \
-  X(init, "cuInit", CuResult(unsigned))                                                           \
-  X(driver_get_version, "cuDriverGetVersion", CuResult(int*))                                     \
-  X(get_error_name, "cuGetErrorName", CuResult(CuResult, const char**))                           \
-  X(get_error_string, "cuGetErrorString", CuResult(CuResult, const char**))                       \
-  X(device_get, "cuDeviceGet", CuResult(CuDevice*, int))                                          \
-  X(device_get_count, "cuDeviceGetCount", CuResult(int*))                                         \
-  X(device_get_name, "cuDeviceGetName", CuResult(char*, int, CuDevice))                           \
-  X(device_total_mem, "cuDeviceTotalMem_v2", CuResult(std::size_t*, CuDevice))                    \
-  X(device_get_attribute, "cuDeviceGetAttribute", CuResult(int*, CuDeviceAttribute, CuDevice))    \
-  X(primary_context_retain, "cuDevicePrimaryCtxRetain", CuResult(CuContext*, CuDevice))           \
-  X(primary_context_release, "cuDevicePrimaryCtxRelease_v2", CuResult(CuDevice))                  \
-  X(context_push, "cuCtxPushCurrent_v2", CuResult(CuContext))                                     \
-  X(context_pop, "cuCtxPopCurrent_v2", CuResult(CuContext*))                                      \
-  X(context_get_current, "cuCtxGetCurrent", CuResult(CuContext*))                                 \
-  X(context_set_current, "cuCtxSetCurrent", CuResult(CuContext))                                  \
-  X(context_synchronize, "cuCtxSynchronize", CuResult())                                          \
-  X(mem_get_info, "cuMemGetInfo_v2", CuResult(std::size_t*, std::size_t*))                        \
-  X(mem_alloc, "cuMemAlloc_v2", CuResult(CuDevicePtr*, std::size_t))                              \
-  X(mem_free, "cuMemFree_v2", CuResult(CuDevicePtr))                                              \
-  X(mem_host_alloc, "cuMemHostAlloc", CuResult(void**, std::size_t, unsigned))                    \
-  X(mem_host_free, "cuMemFreeHost", CuResult(void*))                                              \
-  X(memcpy_host_to_device, "cuMemcpyHtoDAsync_v2",                                                \
-    CuResult(CuDevicePtr, const void*, std::size_t, CuStream))                                    \
-  X(memcpy_device_to_host, "cuMemcpyDtoHAsync_v2",                                                \
-    CuResult(void*, CuDevicePtr, std::size_t, CuStream))                                          \
-  X(memcpy_device_to_device, "cuMemcpyDtoDAsync_v2",                                              \
-    CuResult(CuDevicePtr, CuDevicePtr, std::size_t, CuStream))                                    \
-  X(memset_d8, "cuMemsetD8Async", CuResult(CuDevicePtr, unsigned char, std::size_t, CuStream))    \
-  X(memset_d32, "cuMemsetD32Async", CuResult(CuDevicePtr, unsigned, std::size_t, CuStream))       \
-  X(pointer_get_attribute, "cuPointerGetAttribute",                                               \
-    CuResult(void*, CuPointerAttribute, CuDevicePtr))                                             \
-  X(module_load_data, "cuModuleLoadData", CuResult(CuModule*, const void*))                       \
-  X(module_unload, "cuModuleUnload", CuResult(CuModule))                                          \
-  X(module_get_function, "cuModuleGetFunction", CuResult(CuFunction*, CuModule, const char*))     \
-  X(module_get_global, "cuModuleGetGlobal_v2",                                                    \
-    CuResult(CuDevicePtr*, std::size_t*, CuModule, const char*))                                  \
-  X(function_get_attribute, "cuFuncGetAttribute",                                                 \
-    CuResult(int*, CuFunctionAttribute, CuFunction))                                              \
-  X(function_set_attribute, "cuFuncSetAttribute",                                                 \
-    CuResult(CuFunction, CuFunctionAttribute, int))                                               \
-  X(occupancy_max_active_blocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                   \
-    CuResult(int*, CuFunction, int, std::size_t))                                                 \
-  X(launch_kernel, "cuLaunchKernelEx", CuResult(const CuLaunchConfig*, CuFunction, void**, void**)) \
-  X(stream_create, "cuStreamCreate", CuResult(CuStream*, unsigned))                               \
-  X(stream_destroy, "cuStreamDestroy_v2", CuResult(CuStream))                                     \
-  X(stream_synchronize, "cuStreamSynchronize", CuResult(CuStream))                                \
-  X(stream_wait_event, "cuStreamWaitEvent", CuResult(CuStream, CuEvent, unsigned))                \
-  X(stream_is_capturing, "cuStreamIsCapturing", CuResult(CuStream, CuCaptureStatus*))             \
-  X(stream_begin_capture, "cuStreamBeginCapture_v2", CuResult(CuStream, CuCaptureMode))           \
-  X(stream_end_capture, "cuStreamEndCapture", CuResult(CuStream, CuGraph*))                       \
-  X(stream_get_capture_info, "cuStreamGetCaptureInfo_v2",                                         \
-    CuResult(CuStream, CuCaptureStatus*, std::uint64_t*, CuGraph*, const void**, std::size_t*))   \
-  X(stream_get_context, "cuStreamGetCtx", CuResult(CuStream, CuContext*))                         \
-  X(capture_mode_exchange, "cuThreadExchangeStreamCaptureMode", CuResult(CuCaptureMode*))         \
-  X(event_create, "cuEventCreate", CuResult(CuEvent*, unsigned))                                  \
-  X(event_destroy, "cuEventDestroy_v2", CuResult(CuEvent))                                        \
-  X(event_record, "cuEventRecord", CuResult(CuEvent, CuStream))                                   \
-  X(event_query, "cuEventQuery", CuResult(CuEvent))                                               \
-  X(event_synchronize, "cuEventSynchronize", CuResult(CuEvent))                                   \
-  X(event_elapsed_time, "cuEventElapsedTime", CuResult(float*, CuEvent, CuEvent))                 \
-  X(graph_instantiate, "cuGraphInstantiateWithFlags",                                             \
-    CuResult(CuGraphExec*, CuGraph, unsigned long long))                                          \
-  X(graph_launch, "cuGraphLaunch", CuResult(CuGraphExec, CuStream))                               \
-  X(graph_destroy, "cuGraphDestroy", CuResult(CuGraph))                                           \
-  X(graph_exec_destroy, "cuGraphExecDestroy", CuResult(CuGraphExec))                              \
-  X(graph_get_nodes, "cuGraphGetNodes", CuResult(CuGraph, void**, std::size_t*))                  \
-  X(graph_retain_user_object, "cuGraphRetainUserObject",                                          \
-    CuResult(CuGraph, CuUserObject, unsigned, unsigned))                                          \
-  X(user_object_create, "cuUserObjectCreate",                                                     \
-    CuResult(CuUserObject*, void*, CuHostFunction, unsigned, unsigned))                           \
-  X(user_object_release, "cuUserObjectRelease", CuResult(CuUserObject, unsigned))                 \
-  X(tensor_map_encode_tiled, "cuTensorMapEncodeTiled",                                            \
-    CuResult(CuTensorMap*, CuTensorMapDataType, std::uint32_t, void*, const std::uint64_t*,       \
-             const std::uint64_t*, const std::uint32_t*, const std::uint32_t*,                    \
-             CuTensorMapInterleave, CuTensorMapSwizzle, CuTensorMapL2Promotion,                   \
+#define PLAIT_CUDA_DRIVER_FUNCTIONS(X)                                                             \
+  X(init, "cuInit", CuResult(unsigned))                                                            \
+  X(driver_get_version, "cuDriverGetVersion", CuResult(int*))                                      \
+  X(get_error_name, "cuGetErrorName", CuResult(CuResult, const char**))                            \
+  X(get_error_string, "cuGetErrorString", CuResult(CuResult, const char**))                        \
+  X(device_get, "cuDeviceGet", CuResult(CuDevice*, int))                                           \
+  X(device_get_count, "cuDeviceGetCount", CuResult(int*))                                          \
+  X(device_get_name, "cuDeviceGetName", CuResult(char*, int, CuDevice))                            \
+  X(device_total_mem, "cuDeviceTotalMem_v2", CuResult(std::size_t*, CuDevice))                     \
+  X(device_get_attribute, "cuDeviceGetAttribute", CuResult(int*, CuDeviceAttribute, CuDevice))     \
+  X(primary_context_retain, "cuDevicePrimaryCtxRetain", CuResult(CuContext*, CuDevice))            \
+  X(primary_context_release, "cuDevicePrimaryCtxRelease_v2", CuResult(CuDevice))                   \
+  X(context_push, "cuCtxPushCurrent_v2", CuResult(CuContext))                                      \
+  X(context_pop, "cuCtxPopCurrent_v2", CuResult(CuContext*))                                       \
+  X(context_get_current, "cuCtxGetCurrent", CuResult(CuContext*))                                  \
+  X(context_set_current, "cuCtxSetCurrent", CuResult(CuContext))                                   \
+  X(context_synchronize, "cuCtxSynchronize", CuResult())                                           \
+  X(mem_get_info, "cuMemGetInfo_v2", CuResult(std::size_t*, std::size_t*))                         \
+  X(mem_alloc, "cuMemAlloc_v2", CuResult(CuDevicePtr*, std::size_t))                               \
+  X(mem_free, "cuMemFree_v2", CuResult(CuDevicePtr))                                               \
+  X(mem_host_alloc, "cuMemHostAlloc", CuResult(void**, std::size_t, unsigned))                     \
+  X(mem_host_free, "cuMemFreeHost", CuResult(void*))                                               \
+  X(memcpy_host_to_device, "cuMemcpyHtoDAsync_v2",                                                 \
+    CuResult(CuDevicePtr, const void*, std::size_t, CuStream))                                     \
+  X(memcpy_device_to_host, "cuMemcpyDtoHAsync_v2",                                                 \
+    CuResult(void*, CuDevicePtr, std::size_t, CuStream))                                           \
+  X(memcpy_device_to_device, "cuMemcpyDtoDAsync_v2",                                               \
+    CuResult(CuDevicePtr, CuDevicePtr, std::size_t, CuStream))                                     \
+  X(memset_d8, "cuMemsetD8Async", CuResult(CuDevicePtr, unsigned char, std::size_t, CuStream))     \
+  X(memset_d32, "cuMemsetD32Async", CuResult(CuDevicePtr, unsigned, std::size_t, CuStream))        \
+  X(pointer_get_attributes, "cuPointerGetAttributes",                                              \
+    CuResult(unsigned, CuPointerAttribute*, void**, CuDevicePtr))                                  \
+  X(module_load_data, "cuModuleLoadData", CuResult(CuModule*, const void*))                        \
+  X(module_unload, "cuModuleUnload", CuResult(CuModule))                                           \
+  X(module_get_function, "cuModuleGetFunction", CuResult(CuFunction*, CuModule, const char*))      \
+  X(module_get_global, "cuModuleGetGlobal_v2",                                                     \
+    CuResult(CuDevicePtr*, std::size_t*, CuModule, const char*))                                   \
+  X(function_get_attribute, "cuFuncGetAttribute", CuResult(int*, CuFunctionAttribute, CuFunction)) \
+  X(function_set_attribute, "cuFuncSetAttribute", CuResult(CuFunction, CuFunctionAttribute, int))  \
+  X(occupancy_max_active_blocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                    \
+    CuResult(int*, CuFunction, int, std::size_t))                                                  \
+  X(launch_kernel, "cuLaunchKernelEx",                                                             \
+    CuResult(const CuLaunchConfig*, CuFunction, void**, void**))                                   \
+  X(stream_create, "cuStreamCreate", CuResult(CuStream*, unsigned))                                \
+  X(stream_destroy, "cuStreamDestroy_v2", CuResult(CuStream))                                      \
+  X(stream_synchronize, "cuStreamSynchronize", CuResult(CuStream))                                 \
+  X(stream_wait_event, "cuStreamWaitEvent", CuResult(CuStream, CuEvent, unsigned))                 \
+  X(stream_is_capturing, "cuStreamIsCapturing", CuResult(CuStream, CuCaptureStatus*))              \
+  X(stream_begin_capture, "cuStreamBeginCapture_v2", CuResult(CuStream, CuCaptureMode))            \
+  X(stream_end_capture, "cuStreamEndCapture", CuResult(CuStream, CuGraph*))                        \
+  X(stream_get_capture_info, "cuStreamGetCaptureInfo_v2",                                          \
+    CuResult(CuStream, CuCaptureStatus*, std::uint64_t*, CuGraph*, const void**, std::size_t*))    \
+  X(stream_get_context, "cuStreamGetCtx", CuResult(CuStream, CuContext*))                          \
+  X(capture_mode_exchange, "cuThreadExchangeStreamCaptureMode", CuResult(CuCaptureMode*))          \
+  X(event_create, "cuEventCreate", CuResult(CuEvent*, unsigned))                                   \
+  X(event_destroy, "cuEventDestroy_v2", CuResult(CuEvent))                                         \
+  X(event_record, "cuEventRecord", CuResult(CuEvent, CuStream))                                    \
+  X(event_query, "cuEventQuery", CuResult(CuEvent))                                                \
+  X(event_synchronize, "cuEventSynchronize", CuResult(CuEvent))                                    \
+  X(event_elapsed_time, "cuEventElapsedTime", CuResult(float*, CuEvent, CuEvent))                  \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags",                                              \
+    CuResult(CuGraphExec*, CuGraph, unsigned long long))                                           \
+  X(graph_launch, "cuGraphLaunch", CuResult(CuGraphExec, CuStream))                                \
+  X(graph_destroy, "cuGraphDestroy", CuResult(CuGraph))                                            \
+  X(graph_exec_destroy, "cuGraphExecDestroy", CuResult(CuGraphExec))                               \
+  X(graph_get_nodes, "cuGraphGetNodes", CuResult(CuGraph, void**, std::size_t*))                   \
+  X(graph_retain_user_object, "cuGraphRetainUserObject",                                           \
+    CuResult(CuGraph, CuUserObject, unsigned, unsigned))                                           \
+  X(user_object_create, "cuUserObjectCreate",                                                      \
+    CuResult(CuUserObject*, void*, CuHostFunction, unsigned, unsigned))                            \
+  X(user_object_release, "cuUserObjectRelease", CuResult(CuUserObject, unsigned))                  \
+  X(tensor_map_encode_tiled, "cuTensorMapEncodeTiled",                                             \
+    CuResult(CuTensorMap*, CuTensorMapDataType, std::uint32_t, void*, const std::uint64_t*,        \
+             const std::uint64_t*, const std::uint32_t*, const std::uint32_t*,                     \
+             CuTensorMapInterleave, CuTensorMapSwizzle, CuTensorMapL2Promotion,                    \
              CuTensorMapOobFill))
 
 }  // namespace plait::cuda

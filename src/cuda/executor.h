@@ -10,6 +10,7 @@
 #include "cuda/device.h"
 #include "cuda/family.h"
 #include "cuda/jit/kernel_cache.h"
+#include "cuda/operands.h"
 #include "cuda/staging_ring.h"
 #include "cuda/workspace.h"
 #include "plan/backend.h"
@@ -75,6 +76,7 @@ class CudaExecutor final : public Executor {
   WorkspaceLayout layout_;
   bool canonical_ = false;
   bool measured_ = false;
+  KnownAddresses known_addresses_;
   StagingRing ring_;
   Branches branches_;
   std::uint64_t capture_id_ = 0;  // of captures_.back()

@@ -23,7 +23,8 @@ void add_directory(const fs::path& directory, std::vector<std::string>* candidat
   }
 }
 
-/// Subdirectories of `parent` whose name starts with `prefix`, newest version last in the alphabet first.
+/// Subdirectories of `parent` whose name starts with `prefix`, newest version last in the alphabet
+/// first.
 std::vector<fs::path> subdirectories(const fs::path& parent, const std::string& prefix) {
   std::vector<fs::path> found;
   std::error_code ignored;
@@ -123,7 +124,7 @@ std::unique_ptr<Nvrtc> Nvrtc::open(const std::string& location, std::optional<Cu
     nvrtc->library_ = SharedLibrary::open(candidate, &attempts);
     if (!nvrtc->library_) continue;
     const char* missing = nullptr;
-#define PLAIT_LOAD(name, symbol, ...)                                                        \
+#define PLAIT_LOAD(name, symbol, ...)                                                            \
   nvrtc->name = reinterpret_cast<std::add_pointer_t<__VA_ARGS__>>(nvrtc->library_.find(symbol)); \
   if (nvrtc->name == nullptr && missing == nullptr) missing = symbol;
     PLAIT_NVRTC_FUNCTIONS(PLAIT_LOAD)
@@ -152,7 +153,8 @@ std::unique_ptr<Nvrtc> Nvrtc::open(const std::string& location, std::optional<Cu
     std::sort(nvrtc->architectures_.begin(), nvrtc->architectures_.end());
     return nvrtc;
   }
-  throw Error(ErrorCode::kBackend, "libnvrtc", "none that can be used (" + to_string(attempts) + ")",
+  throw Error(ErrorCode::kBackend, "libnvrtc",
+              "none that can be used (" + to_string(attempts) + ")",
               newest ? "NVRTC 12.0 up to the driver's " + to_string(*newest) +
                            ", found by the search order of docs/jit.md or named by PLAIT_NVRTC"
                      : "NVRTC 12.0 or newer, found by the search order of docs/jit.md or named by "

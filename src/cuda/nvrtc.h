@@ -4,11 +4,13 @@
 //   1. PLAIT_NVRTC, a file or a directory that holds one: nothing else is tried when it is set;
 //   2. the loader's own search for libnvrtc.so.13, libnvrtc.so.12, libnvrtc.so (a library that the
 //      process has loaded already, as PyTorch does, is found here);
-//   3. lib64 of CUDA_HOME, of CUDA_PATH, of /usr/local/cuda, of every /usr/local/cuda-*, newest first;
+//   3. lib64 of CUDA_HOME, of CUDA_PATH, of /usr/local/cuda, of every /usr/local/cuda-*, newest
+//   first;
 //   4. the pip wheels nvidia-cuda-nvrtc: nvidia/cu13/lib and nvidia/cuda_nvrtc/lib below the
-//      site-packages of VIRTUAL_ENV, of CONDA_PREFIX, of the first python3 on PATH, of ~/.local and of
-//      /usr/local.
-// A candidate newer than the driver is passed over: the driver may not be able to load what it makes.
+//      site-packages of VIRTUAL_ENV, of CONDA_PREFIX, of the first python3 on PATH, of ~/.local and
+//      of /usr/local.
+// A candidate newer than the driver is passed over: the driver may not be able to load what it
+// makes.
 #pragma once
 
 #include <cstddef>
@@ -26,19 +28,19 @@ using NvrtcResult = int;
 using NvrtcProgram = struct NvrtcProgramOpaque*;
 
 /// X(name, symbol in libnvrtc, type). Every entry exists since NVRTC 12.0.
-#define PLAIT_NVRTC_FUNCTIONS(X)                                                                  \
-  X(get_version, "nvrtcVersion", NvrtcResult(int*, int*))                                         \
-  X(get_error_string, "nvrtcGetErrorString", const char*(NvrtcResult))                            \
-  X(get_arch_count, "nvrtcGetNumSupportedArchs", NvrtcResult(int*))                               \
-  X(get_archs, "nvrtcGetSupportedArchs", NvrtcResult(int*))                                       \
-  X(create_program, "nvrtcCreateProgram",                                                         \
-    NvrtcResult(NvrtcProgram*, const char*, const char*, int, const char* const*,                 \
-                const char* const*))                                                              \
-  X(destroy_program, "nvrtcDestroyProgram", NvrtcResult(NvrtcProgram*))                           \
-  X(compile_program, "nvrtcCompileProgram", NvrtcResult(NvrtcProgram, int, const char* const*))   \
-  X(get_cubin_size, "nvrtcGetCUBINSize", NvrtcResult(NvrtcProgram, std::size_t*))                 \
-  X(get_cubin, "nvrtcGetCUBIN", NvrtcResult(NvrtcProgram, char*))                                 \
-  X(get_log_size, "nvrtcGetProgramLogSize", NvrtcResult(NvrtcProgram, std::size_t*))              \
+#define PLAIT_NVRTC_FUNCTIONS(X)                                                                \
+  X(get_version, "nvrtcVersion", NvrtcResult(int*, int*))                                       \
+  X(get_error_string, "nvrtcGetErrorString", const char*(NvrtcResult))                          \
+  X(get_arch_count, "nvrtcGetNumSupportedArchs", NvrtcResult(int*))                             \
+  X(get_archs, "nvrtcGetSupportedArchs", NvrtcResult(int*))                                     \
+  X(create_program, "nvrtcCreateProgram",                                                       \
+    NvrtcResult(NvrtcProgram*, const char*, const char*, int, const char* const*,               \
+                const char* const*))                                                            \
+  X(destroy_program, "nvrtcDestroyProgram", NvrtcResult(NvrtcProgram*))                         \
+  X(compile_program, "nvrtcCompileProgram", NvrtcResult(NvrtcProgram, int, const char* const*)) \
+  X(get_cubin_size, "nvrtcGetCUBINSize", NvrtcResult(NvrtcProgram, std::size_t*))               \
+  X(get_cubin, "nvrtcGetCUBIN", NvrtcResult(NvrtcProgram, char*))                               \
+  X(get_log_size, "nvrtcGetProgramLogSize", NvrtcResult(NvrtcProgram, std::size_t*))            \
   X(get_log, "nvrtcGetProgramLog", NvrtcResult(NvrtcProgram, char*))
 
 /// Typed entry points of one libnvrtc. Immutable once opened; may be used from any thread.
@@ -47,7 +49,8 @@ class Nvrtc {
   /// Opens the compiler by the search order above; `location` stands in for PLAIT_NVRTC when it is
   /// not empty. With `newest`, a version beyond it is refused. Throws Error{kBackend} naming every
   /// place that was searched, or both versions.
-  static std::unique_ptr<Nvrtc> open(const std::string& location, std::optional<CudaVersion> newest);
+  static std::unique_ptr<Nvrtc> open(const std::string& location,
+                                     std::optional<CudaVersion> newest);
 
   /// The process-wide compiler: PLAIT_NVRTC, limited to the driver's version where a driver is
   /// present. The outcome of the first use stays.

@@ -20,27 +20,46 @@ void check_stride(const char* field, int axis, std::int64_t stride, int element_
               "a multiple of " + std::to_string(alignment) + " bytes");
 }
 
-/// An operand whose rows of `dim` elements are read with wide accesses; all axes but the last are
-/// checked.
-void check_rows(const DeviceContext& context, const char* field, const Tensor& tensor, int dim) {
-  const int element_size = size_of(tensor.dtype);
-  const std::int64_t alignment = row_alignment(static_cast<std::int64_t>(dim) * element_size);
-  check_device_address(context, field, tensor.data, alignment);
-  for (int axis = 0; axis + 1 < tensor.rank; ++axis) {
-    const auto index = static_cast<std::size_t>(axis);
-    if (tensor.shape[index] > 1) {
-      check_stride(field, axis, tensor.strides[index], element_size, alignment);
+/// Checks the operands of one run.
+class OperandChecker {
+ public:
+  OperandChecker(const DeviceContext& context, KnownAddresses& known)
+      : context_(context), known_(known) {}
+
+  /// An operand whose rows of `dim` elements are read with wide accesses; all axes but the last are
+  /// checked.
+  void rows(const char* field, const Tensor& tensor, int dim) {
+    const int element_size = size_of(tensor.dtype);
+    const std::int64_t alignment = row_alignment(static_cast<std::int64_t>(dim) * element_size);
+    address(field, tensor.data, alignment);
+    for (int axis = 0; axis + 1 < tensor.rank; ++axis) {
+      const auto index = static_cast<std::size_t>(axis);
+      if (tensor.shape[index] > 1) {
+        check_stride(field, axis, tensor.strides[index], element_size, alignment);
+      }
     }
   }
-}
 
-/// The address of an operand that may be absent.
-template <typename T>
-const T* optional_address(const DeviceContext& context, const char* field, const Tensor& tensor) {
-  if (tensor.data == nullptr) return nullptr;
-  check_device_address(context, field, tensor.data, alignof(T));
-  return static_cast<const T*>(tensor.data);
-}
+  /// The address of an operand that may be absent.
+  template <typename T>
+  const T* optional(const char* field, const Tensor& tensor) {
+    address(field, tensor.data, alignof(T));
+    return static_cast<const T*>(tensor.data);
+  }
+
+ private:
+  void address(const char* field, const void* pointer, std::int64_t alignment) {
+    if (pointer == nullptr) return;  // absent or empty; shapes were checked above this layer
+    const auto value = reinterpret_cast<std::uintptr_t>(pointer);
+    const bool aligned = value % static_cast<std::uintptr_t>(alignment) == 0;
+    if (aligned && known_.contains(pointer)) return;
+    check_device_address(context_, field, pointer, alignment);
+    known_.add(pointer);
+  }
+
+  const DeviceContext& context_;
+  KnownAddresses& known_;
+};
 
 struct KvStrides {
   std::int64_t page, slot, head;
@@ -56,20 +75,22 @@ KvStrides kv_strides(const AttentionSpec& spec, const Tensor& pool) {
 
 void check_device_address(const DeviceContext& context, const char* field, const void* address,
                           std::int64_t alignment) {
-  if (address == nullptr) return;  // an empty operand; shapes were checked above this layer
+  if (address == nullptr) return;
   const Driver& driver = context.driver();
   const auto pointer = reinterpret_cast<CuDevicePtr>(address);
-  CuMemoryType type = CuMemoryType::kHost;
-  const bool known =
-      driver.pointer_get_attribute(&type, CuPointerAttribute::kMemoryType, pointer) == kCuSuccess;
-  if (!known || type == CuMemoryType::kHost) {
+  CuMemoryType type{};
+  int ordinal = -1;
+  CuPointerAttribute attributes[] = {CuPointerAttribute::kMemoryType,
+                                     CuPointerAttribute::kDeviceOrdinal};
+  void* values[] = {&type, &ordinal};
+  // Memory that CUDA does not know gets zeros here, not an error.
+  driver.check(driver.pointer_get_attributes(2, attributes, values, pointer),
+               "cuPointerGetAttributes");
+  if (type != CuMemoryType::kDevice && type != CuMemoryType::kUnified) {
     throw Error(ErrorCode::kInvalidArgument, field, "an address in host memory",
                 "memory of cuda:" + std::to_string(context.facts().ordinal));
   }
-  int ordinal = -1;
-  if (driver.pointer_get_attribute(&ordinal, CuPointerAttribute::kDeviceOrdinal, pointer) ==
-          kCuSuccess &&
-      ordinal != context.facts().ordinal) {
+  if (ordinal != context.facts().ordinal) {
     throw Error(ErrorCode::kInvalidArgument, field, "memory of cuda:" + std::to_string(ordinal),
                 "memory of cuda:" + std::to_string(context.facts().ordinal));
   }
@@ -105,11 +126,12 @@ void fill_spec(const AttentionSpec& spec, device::AttentionParams* params) {
 }
 
 void fill_operands(const DeviceContext& context, const AttentionSpec& spec, const RunArgs& args,
-                   device::AttentionParams* params) {
-  check_rows(context, "q", args.q, spec.head_dim_qk);
-  check_rows(context, "k", args.k, spec.head_dim_qk);
-  check_rows(context, "v", args.v, spec.head_dim_vo);
-  check_rows(context, "o", args.o, spec.head_dim_vo);
+                   KnownAddresses& known, device::AttentionParams* params) {
+  OperandChecker check(context, known);
+  check.rows("q", args.q, spec.head_dim_qk);
+  check.rows("k", args.k, spec.head_dim_qk);
+  check.rows("v", args.v, spec.head_dim_vo);
+  check.rows("o", args.o, spec.head_dim_vo);
   params->q = args.q.data;
   params->q_stride_row = args.q.strides[0];
   params->q_stride_head = args.q.strides[1];
@@ -130,30 +152,28 @@ void fill_operands(const DeviceContext& context, const AttentionSpec& spec, cons
 
   for (int view = 0; view < device::kMaxParamViews; ++view) {
     const auto index = static_cast<std::size_t>(view);
-    params->page_ids[view] =
-        index < args.page_ids.size()
-            ? optional_address<std::int32_t>(context, "page_ids", args.page_ids[index])
-            : nullptr;
-    params->positions[view] =
-        index < args.positions.size()
-            ? optional_address<std::int32_t>(context, "positions", args.positions[index])
-            : nullptr;
+    params->page_ids[view] = index < args.page_ids.size()
+                                 ? check.optional<std::int32_t>("page_ids", args.page_ids[index])
+                                 : nullptr;
+    params->positions[view] = index < args.positions.size()
+                                  ? check.optional<std::int32_t>("positions", args.positions[index])
+                                  : nullptr;
   }
 
-  params->lse = const_cast<float*>(optional_address<float>(context, "lse", args.lse));
+  params->lse = const_cast<float*>(check.optional<float>("lse", args.lse));
   params->lse_stride_row = args.lse.strides[0];
   params->lse_stride_head = args.lse.strides[1];
   params->k_scale = args.k_scale;
   params->v_scale = args.v_scale;
-  params->k_scales = optional_address<float>(context, "k_scales", args.k_scales);
-  params->v_scales = optional_address<float>(context, "v_scales", args.v_scales);
-  params->custom_mask = optional_address<std::uint8_t>(context, "custom_mask", args.custom_mask);
-  params->alibi_slopes = optional_address<float>(context, "alibi_slopes", args.alibi_slopes);
-  params->sink = args.state ? nullptr : optional_address<float>(context, "sink", args.sink);
+  params->k_scales = check.optional<float>("k_scales", args.k_scales);
+  params->v_scales = check.optional<float>("v_scales", args.v_scales);
+  params->custom_mask = check.optional<std::uint8_t>("custom_mask", args.custom_mask);
+  params->alibi_slopes = check.optional<float>("alibi_slopes", args.alibi_slopes);
+  params->sink = args.state ? nullptr : check.optional<float>("sink", args.sink);
   params->q_rope_positions =
-      optional_address<std::int32_t>(context, "q_rope_positions", args.q_rope_positions);
+      check.optional<std::int32_t>("q_rope_positions", args.q_rope_positions);
   params->k_rope_positions =
-      optional_address<std::int32_t>(context, "k_rope_positions", args.k_rope_positions);
+      check.optional<std::int32_t>("k_rope_positions", args.k_rope_positions);
   params->write_state = args.state ? 1 : 0;
 }
 

@@ -21,7 +21,8 @@ class SharedLibrary {
  public:
   SharedLibrary() = default;
 
-  /// Opens `path` (a file or a soname). Returns an empty object and appends to `attempts` on failure.
+  /// Opens `path` (a file or a soname). Returns an empty object and appends to `attempts` on
+  /// failure.
   static SharedLibrary open(const std::string& path, std::vector<LibraryAttempt>* attempts);
 
   explicit operator bool() const noexcept { return handle_ != nullptr; }

@@ -14,12 +14,12 @@ namespace plait::cuda {
 /// function computes it, for sizing and for carving alike. Every address stays the same from plan
 /// to plan.
 struct WorkspaceLayout {
-  std::int64_t plan = 0;          // i32[bounds.plan_words]
-  std::int64_t counters = 0;      // u32[bounds.counters]
-  std::int64_t state_o = 0;       // f32[bounds.state_rows, widest head_dim_vo]
-  std::int64_t state_lse = 0;     // f32[bounds.state_rows]
-  std::int64_t fold_o = 0;        // f32[workers, canonical q_tile, padded head_dim_vo], if canonical
-  std::int64_t status = 0;        // StatusBlock
+  std::int64_t plan = 0;       // i32[bounds.plan_words]
+  std::int64_t counters = 0;   // u32[bounds.counters]
+  std::int64_t state_o = 0;    // f32[bounds.state_rows, widest head_dim_vo]
+  std::int64_t state_lse = 0;  // f32[bounds.state_rows]
+  std::int64_t fold_o = 0;     // f32[workers, canonical q_tile, padded head_dim_vo], if canonical
+  std::int64_t status = 0;     // StatusBlock
   std::int64_t worker_times = 0;  // u64[classes, workers, 2], if measured
   std::int64_t bytes = 0;
 };

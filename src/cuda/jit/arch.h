@@ -9,8 +9,8 @@
 namespace plait::cuda {
 
 /// A real GPU architecture to compile for: `sm` is 10 * major + minor of the compute capability;
-/// suffix 'a' unlocks the instructions of exactly that architecture (wgmma, setmaxnreg), 'f' those of
-/// its family, 0 neither.
+/// suffix 'a' unlocks the instructions of exactly that architecture (wgmma, setmaxnreg), 'f' those
+/// of its family, 0 neither.
 struct Arch {
   std::uint16_t sm = 0;
   char suffix = 0;
@@ -25,8 +25,8 @@ Arch parse_arch(std::string_view text, std::string_view field);
 std::vector<Arch> parse_arch_list(std::string_view text, std::string_view field);
 
 /// The architecture that kernels for a device of this compute capability are compiled for: with
-/// suffix 'a' from 9.0 on, and where the compiler does not know the device yet, the nearest older one
-/// of the same major version without suffix, whose machine code the device still runs. Throws
+/// suffix 'a' from 9.0 on, and where the compiler does not know the device yet, the nearest older
+/// one of the same major version without suffix, whose machine code the device still runs. Throws
 /// Error{kUnsupported} below 8.0, and where the compiler knows none of the major version.
 Arch arch_for_device(int compute_capability, const std::vector<int>& compiler_architectures);
 

@@ -1,8 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // The file format of one cached kernel: a fixed header, then symbol, warnings and cubin. The header
-// says its sizes and carries a checksum over everything, so that a truncated, damaged or renamed file
-// is recognised and built again.
+// says its sizes and carries a checksum over everything, so that a truncated, damaged or renamed
+// file is recognised and built again.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 
 namespace plait::cuda {
 
-/// Identity of a compilation on disk: a 128-bit XXH3 over everything that can change the code, and the
-/// version of the compiler that made it, which is kept apart so that a machine without NVRTC can use
-/// what another one made.
+/// Identity of a compilation on disk: a 128-bit XXH3 over everything that can change the code, and
+/// the version of the compiler that made it, which is kept apart so that a machine without NVRTC
+/// can use what another one made.
 struct DiskKey {
   std::uint64_t low = 0;
   std::uint64_t high = 0;

@@ -8,7 +8,7 @@
 
 namespace plait::cuda {
 
-/// What ptxas says a kernel uses. Bytes, per thread or per block.
+/// What ptxas says a kernel uses. Bytes, per thread or per block. All zero if it said nothing.
 struct KernelResources {
   std::int32_t registers = 0;
   std::int32_t stack_bytes = 0;          // per thread
@@ -16,6 +16,7 @@ struct KernelResources {
   std::int32_t spill_load_bytes = 0;     // per thread
   std::int32_t static_shared_bytes = 0;  // per block
   std::int32_t barriers = 0;
+  bool known() const noexcept { return registers > 0; }
   friend bool operator==(const KernelResources&, const KernelResources&) = default;
 };
 

@@ -10,6 +10,8 @@
 namespace plait::cuda {
 namespace {
 
+constexpr CudaVersion kHasNoCacheFlag{13, 0};
+
 /// Destroys the program whatever happens.
 class Program {
  public:
@@ -36,6 +38,10 @@ class Program {
   NvrtcResult compile(const std::vector<std::string>& flags) {
     std::vector<const char*> options;
     for (const std::string& flag : flags) options.push_back(flag.c_str());
+    // Where there is a driver, NVRTC keeps machine code in the driver's own cache, and says nothing
+    // about resources and warnings when it finds it there. Not a flag of the unit: the code is the
+    // same.
+    if (nvrtc_.version() >= kHasNoCacheFlag) options.push_back("--no-cache");
     return nvrtc_.compile_program(program_, static_cast<int>(options.size()), options.data());
   }
 
@@ -131,7 +137,11 @@ CompiledKernel compile(const Nvrtc& nvrtc, const CompileUnit& unit) {
   CompiledKernel kernel;
   kernel.symbol = unit.symbol;
   kernel.cubin = program.cubin();
-  kernel.resources = parse_resources(log, unit.symbol);
+  // A silent ptxas (an older NVRTC that hits the driver's cache) leaves the resources unknown;
+  // running the kernel does not need them.
+  if (log.find("ptxas info") != std::string::npos) {
+    kernel.resources = parse_resources(log, unit.symbol);
+  }
   kernel.launch = read_launch_info(kernel.cubin, unit.symbol);
   kernel.warnings = parse_warnings(log);
   return kernel;

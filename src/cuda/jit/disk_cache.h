@@ -1,8 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // Compiled kernels on disk, shared by the processes of one user. See docs/jit.md for the rules; in
-// short: the directory must be the user's own, entries appear by atomic rename, one process compiles
-// a key while the others wait, and whatever goes wrong costs time, never correctness.
+// short: the directory must be the user's own, entries appear by atomic rename, one process
+// compiles a key while the others wait, and whatever goes wrong costs time, never correctness.
 #pragma once
 
 #include <chrono>
@@ -20,8 +20,8 @@ class DiskCache {
  public:
   struct Counters {
     std::int64_t hits = 0;
-    std::int64_t misses = 0;    // no file
-    std::int64_t damaged = 0;   // a file that failed verification, and was built again
+    std::int64_t misses = 0;   // no file
+    std::int64_t damaged = 0;  // a file that failed verification, and was built again
     std::int64_t built = 0;
     std::int64_t unstored = 0;  // built but not written, see `reason`
   };
@@ -30,8 +30,8 @@ class DiskCache {
   /// variables is set.
   static std::string default_directory();
 
-  /// Creates the directory (0700) if needed. Never throws: a directory that cannot be used turns the
-  /// cache off with a reason. An empty name turns it off too.
+  /// Creates the directory (0700) if needed. Never throws: a directory that cannot be used turns
+  /// the cache off with a reason. An empty name turns it off too.
   explicit DiskCache(std::string directory);
 
   const std::string& directory() const noexcept { return directory_; }
@@ -49,8 +49,8 @@ class DiskCache {
   /// Only what is there already.
   std::optional<CompiledKernel> load(const DiskKey& key);
 
-  /// Compiler versions for which there is an entry with this hash, newest first: how a machine without
-  /// NVRTC finds what another one made.
+  /// Compiler versions for which there is an entry with this hash, newest first: how a machine
+  /// without NVRTC finds what another one made.
   std::vector<CudaVersion> versions_of(const DiskKey& key) const;
 
   /// How long to wait for another process that holds a key before building it here regardless:

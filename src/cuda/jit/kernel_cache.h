@@ -16,13 +16,14 @@
 
 namespace plait::cuda {
 
-/// From a key to machine code, in three steps: what this process has already, what the disk has, what
-/// the compiler makes. Thread safe; each key is compiled once however many threads ask for it.
+/// From a key to machine code, in three steps: what this process has already, what the disk has,
+/// what the compiler makes. Thread safe; each key is compiled once however many threads ask for it.
 class KernelCache {
  public:
   /// `nvrtc` may be null: then only what the disk has can be served. `newest` bounds the compiler
   /// versions that are acceptable in that case (the driver's version).
-  KernelCache(const Nvrtc* nvrtc, CudaVersion newest, SourceSet sources, std::string cache_directory);
+  KernelCache(const Nvrtc* nvrtc, CudaVersion newest, SourceSet sources,
+              std::string cache_directory);
 
   /// The cache of the process, made from the environment on first use (PLAIT_KERNEL_DIR,
   /// PLAIT_CACHE_DIR, PLAIT_NVRTC).
@@ -38,8 +39,8 @@ class KernelCache {
   std::shared_ptr<const LoadedKernel> loaded(const std::shared_ptr<DeviceContext>& context,
                                              const KernelKey& key, std::string_view variant = {});
 
-  /// A kernel that `loaded` has returned before and somebody still holds; null otherwise. Well below
-  /// 200 ns.
+  /// A kernel that `loaded` has returned before and somebody still holds; null otherwise. Well
+  /// below 200 ns.
   std::shared_ptr<const LoadedKernel> find(int device, const KernelKey& key) const noexcept;
 
   /// The architecture that kernels are compiled for on a device.

@@ -52,10 +52,10 @@ enum VariantFlag : std::uint16_t {
 
 /// Properties of the launch that change code.
 enum ModeFlag : std::uint16_t {
-  kModeState = 1 << 0,     // the caller asked for mergeable states
-  kModeMeasured = 1 << 1,  // record start and end per worker (`explain --measured`)
-  kModeChecked = 1 << 2,   // device assertions
-  kModePartial = 1 << 3,   // may write partial states (plans that split)
+  kModeState = 1 << 0,      // the caller asked for mergeable states
+  kModeMeasured = 1 << 1,   // record start and end per worker (`explain --measured`)
+  kModeChecked = 1 << 2,    // device assertions
+  kModePartial = 1 << 3,    // may write partial states (plans that split)
   kModeCanonical = 1 << 4,  // plans of canonical segments
 };
 

@@ -147,6 +147,7 @@ std::vector<std::string> BudgetTable::violations(const KernelKey& key, Arch arch
                                                  CudaVersion compiler) const {
   std::vector<std::string> found;
   const KernelResources& used = kernel.resources;
+  if (!used.known()) found.push_back("ptxas reported no resources");
   if (used.spill_store_bytes > 0 || used.spill_load_bytes > 0) {
     found.push_back("spills " + std::to_string(used.spill_store_bytes) + " bytes (stores) and " +
                     std::to_string(used.spill_load_bytes) + " (loads)");

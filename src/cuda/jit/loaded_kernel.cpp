@@ -17,17 +17,21 @@ LoadedKernel::LoadedKernel(std::shared_ptr<DeviceContext> context,
     : context_(std::move(context)), code_(std::move(code)) {
   const Driver& driver = context_->driver();
   const DeviceFacts& facts = context_->facts();
-  const int shared = code_->launch.dynamic_shared_bytes + code_->resources.static_shared_bytes;
-  if (shared > facts.shared_bytes_per_block) {
-    throw Error(ErrorCode::kUnsupported, code_->symbol,
-                std::to_string(shared) + " bytes of shared memory per block",
-                "at most " + std::to_string(facts.shared_bytes_per_block) + " on " + facts.name);
-  }
   const ContextScope scope(*context_);
   driver.check(driver.module_load_data(&module_, code_->cubin.data()), "cuModuleLoadData");
   try {
     driver.check(driver.module_get_function(&function_, module_, code_->symbol.c_str()),
                  "cuModuleGetFunction");
+    int shared = 0;
+    driver.check(
+        driver.function_get_attribute(&shared, CuFunctionAttribute::kSharedSizeBytes, function_),
+        "cuFuncGetAttribute");
+    shared += code_->launch.dynamic_shared_bytes;
+    if (shared > facts.shared_bytes_per_block) {
+      throw Error(ErrorCode::kUnsupported, code_->symbol,
+                  std::to_string(shared) + " bytes of shared memory per block",
+                  "at most " + std::to_string(facts.shared_bytes_per_block) + " on " + facts.name);
+    }
     if (shared > kSharedBytesByDefault) {
       driver.check(
           driver.function_set_attribute(function_, CuFunctionAttribute::kMaxDynamicSharedSizeBytes,

@@ -41,11 +41,11 @@ struct LaunchGrid {
   unsigned z = 1;
 };
 
-/// Enqueues one grid on `stream`. `arguments` points to one pointer per kernel parameter. Block size,
-/// dynamic shared memory and cluster size are the kernel's own. With `overlap_previous` the grid may
-/// start while the previous grid of the stream still runs (programmatic dependent launch; the kernel
-/// must execute griddepcontrol.wait before it reads that grid's results). The kernel's context must be
-/// current. Costs a few microseconds, never blocks, may be captured.
+/// Enqueues one grid on `stream`. `arguments` points to one pointer per kernel parameter. Block
+/// size, dynamic shared memory and cluster size are the kernel's own. With `overlap_previous` the
+/// grid may start while the previous grid of the stream still runs (programmatic dependent launch;
+/// the kernel must execute griddepcontrol.wait before it reads that grid's results). The kernel's
+/// context must be current. Costs a few microseconds, never blocks, may be captured.
 void launch(const LoadedKernel& kernel, LaunchGrid grid, void** arguments, CuStream stream,
             bool overlap_previous = false);
 

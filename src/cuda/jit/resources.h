@@ -11,12 +11,12 @@
 
 namespace plait::cuda {
 
-/// Resources of `symbol` from a log made with --ptxas-options=-v. Throws Error{kInternal} if the log
-/// does not tell: a missing figure must not read as zero.
+/// Resources of `symbol` from a log made with --ptxas-options=-v. Throws Error{kInternal} if the
+/// log does not tell: a missing figure must not read as zero.
 KernelResources parse_resources(std::string_view log, std::string_view symbol);
 
-/// Lines of the log that warn: front-end warnings, and ptxas notes with a code or about performance,
-/// such as "(C7508) Potential Performance Loss: 'setmaxnreg' ignored".
+/// Lines of the log that warn: front-end warnings, and ptxas notes with a code or about
+/// performance, such as "(C7508) Potential Performance Loss: 'setmaxnreg' ignored".
 std::vector<std::string> parse_warnings(std::string_view log);
 
 /// The kernel's PLAIT_LAUNCH_INFO, from the symbol `plait_launch_info` of the cubin. Throws

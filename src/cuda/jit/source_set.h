@@ -8,9 +8,9 @@
 
 namespace plait::cuda {
 
-/// The device sources by name relative to src/, such as "core/device/state.h": what an #include line
-/// in device code must say. Nothing outside the set can be included: the compiler gets no include
-/// path.
+/// The device sources by name relative to src/, such as "core/device/state.h": what an #include
+/// line in device code must say. Nothing outside the set can be included: the compiler gets no
+/// include path.
 class SourceSet {
  public:
   /// The sources compiled into the library.
