@@ -33,8 +33,8 @@ std::int32_t cost_units(double ns) {
 /// Costs as measured on an H200 (docs/perf-log.md), scaled by the device's rates.
 CostModel decode_cost(const DeviceFacts& facts) {
   // A worker's share of memory bandwidth: two transfers a clock, nine tenths of which arrive.
-  const double bytes_per_ns = 0.9 * 2.0 * facts.memory_clock_khz * 1e-6 * facts.memory_bus_bits /
-                              8.0 / facts.sm_count;
+  const double bytes_per_ns =
+      0.9 * 2.0 * facts.memory_clock_khz * 1e-6 * facts.memory_bus_bits / 8.0 / facts.sm_count;
   CostModel cost;
   cost.per_item = cost_units(1200.0);
   cost.per_tile = 0;
@@ -61,6 +61,10 @@ struct Axis {
   std::uint32_t box = 1;
 };
 
+/// How much the L2 fetches for a miss. 256 bytes, which a row has, cost decode 2 % of its bandwidth
+/// at 2 GiB and 4 % at 8 GiB against 128 bytes, one row of a box (docs/perf-log.md).
+constexpr CuTensorMapL2Promotion kPromotion = CuTensorMapL2Promotion::k128B;
+
 /// A map over 2-byte elements whose innermost axis is 64 contiguous ones.
 void encode_map(const Driver& driver, TensorMap* out, const char* field, const void* address,
                 const std::array<Axis, 4>& axes, bool nan_outside) {
@@ -82,14 +86,12 @@ void encode_map(const Driver& driver, TensorMap* out, const char* field, const v
     box[i + 1] = axis.box;
   }
   CuTensorMap map;
-  driver.check(
-      driver.tensor_map_encode_tiled(&map, CuTensorMapDataType::kBF16, 5,
-                                     const_cast<void*>(address), dims.data(), strides.data(),
-                                     box.data(), steps.data(), CuTensorMapInterleave::kNone,
-                                     CuTensorMapSwizzle::k128B, CuTensorMapL2Promotion::k256B,
-                                     nan_outside ? CuTensorMapOobFill::kNan
-                                                 : CuTensorMapOobFill::kZero),
-      "cuTensorMapEncodeTiled");
+  driver.check(driver.tensor_map_encode_tiled(
+                   &map, CuTensorMapDataType::kBF16, 5, const_cast<void*>(address), dims.data(),
+                   strides.data(), box.data(), steps.data(), CuTensorMapInterleave::kNone,
+                   CuTensorMapSwizzle::k128B, kPromotion,
+                   nan_outside ? CuTensorMapOobFill::kNan : CuTensorMapOobFill::kZero),
+               "cuTensorMapEncodeTiled");
   static_assert(sizeof(TensorMap) == sizeof(CuTensorMap));
   std::memcpy(out, &map, sizeof(TensorMap));
 }
@@ -115,7 +117,8 @@ class HopperFamily final : public FamilyHooks {
       return "a dtype is not bf16";
     }
     const int group = spec.group_size();
-    if (group > device::hopper::kMaxGroupSize || !std::has_single_bit(static_cast<unsigned>(group))) {
+    if (group > device::hopper::kMaxGroupSize ||
+        !std::has_single_bit(static_cast<unsigned>(group))) {
       return "group size " + std::to_string(group) + " is not a power of two up to 64";
     }
     if (spec.kv_kind == KvKind::kPaged &&
@@ -183,11 +186,11 @@ class HopperFamily final : public FamilyHooks {
     params->common = p;
 
     const bool decode = request.kernel->tile.q_tile == kDecodeRows;
-    const int tile = decode ? device::hopper::kDecodeBlockTokens
-                            : device::hopper::kPrefillTileTokens;
+    const int tile =
+        decode ? device::hopper::kDecodeBlockTokens : device::hopper::kPrefillTileTokens;
     const bool paged = spec.kv_kind == KvKind::kPaged;
-    const auto box = static_cast<std::uint32_t>(
-        device::hopper::box_tokens(paged, spec.page_size, tile));
+    const auto box =
+        static_cast<std::uint32_t>(device::hopper::box_tokens(paged, spec.page_size, tile));
     const auto group = static_cast<std::uint32_t>(p.group_size);
     const Axis halves{2, 64, 2};
     if (!decode) {
