@@ -724,7 +724,7 @@ struct Launch {
     const int tile = kernel->decode ? 16 : 128;
     const U token_stride = static_cast<U>(in.kv_token);
     if (p.page_size == 0) {
-      const std::vector<U> dims{64, static_cast<U>(in.layout.total_kv), 2, heads, 1};
+      const std::vector<U> dims{64, 0x7FFFFFFF, 2, heads, 1};
       const std::vector<U> strides{token_stride, 64, static_cast<U>(in.kv_head), 1ULL << 30};
       const std::vector<cuuint32_t> boxes{64, static_cast<cuuint32_t>(tile), 2, 1, 1};
       all.k_map = make_map(in.k, dims, strides, boxes, true);
@@ -742,7 +742,7 @@ struct Launch {
     }
     const U g = static_cast<U>(group);
     all.q_map = make_map(
-        in.q, {64, g, static_cast<U>(in.layout.total_q), 2, heads},
+        in.q, {64, g, 0x7FFFFFFF, 2, heads},
         {kDim, static_cast<U>(p.num_qo_heads) * kDim, 64, g * kDim},
         {64, static_cast<cuuint32_t>(group), static_cast<cuuint32_t>(64 / group), 2, 1}, false);
   }

@@ -196,7 +196,8 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   own_view.row_indptr = qo_indptr;
   own_view.page_indptr = page_indptr;
   if (paged) own_view.last_page_len = last_page_len;
-  if (c.selected) own_view.positions = positions;
+  const bool listed_positions = c.selected && !positions.empty();
+  if (listed_positions) own_view.positions = positions;
   views.push_back(own_view);
   Batch batch;
   batch.qo_indptr = qo_indptr;
@@ -245,7 +246,7 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   args.k = pool_tensor(k);
   args.v = pool_tensor(v);
   args.page_ids = id_tensors;
-  if (c.selected) args.positions = position_tensors;
+  if (listed_positions) args.positions = position_tensors;
   if (spec.sink) {
     args.sink = Tensor::contiguous(sink.device(), DType::kF32, {spec.num_qo_heads}, device);
   }

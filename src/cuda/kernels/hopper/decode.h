@@ -42,6 +42,24 @@ struct DecodeShared {
   alignas(8) u64 full[C::kWarps][C::kSlots];
 };
 
+/// Blocks of an item: block b holds slots first_slot + 16 b up. Ragged ones are aligned to the
+/// item's end, so that no copy reads past it: a captured launch does not know how many tokens a
+/// later plan's tensor has.
+struct BlockRange {
+  i32 first_slot, count;
+};
+template <class C>
+PLAIT_DEVICE BlockRange block_range(const Work& w) {
+  if (w.kv_end <= w.kv_begin) return {0, 0};
+  if constexpr (C::kPaged) {
+    const i32 first_slot = w.kv_begin / kBlockTokens * kBlockTokens;
+    return {first_slot, ceil_div(w.kv_end - first_slot, kBlockTokens)};
+  } else {
+    const i32 count = ceil_div(w.kv_end - w.kv_begin, kBlockTokens);
+    return {w.kv_end - count * kBlockTokens, count};
+  }
+}
+
 /// Walks this warp's blocks of all the worker's items in order, one batch of up to 32 page ids at a
 /// time (lane i holds the id of the i-th block of the batch).
 template <class C>
@@ -50,9 +68,9 @@ struct DecodeLoader {
   DecodeShared<C>& s;
   SliceRange slices;
   i32 warp, lane;
-  i32 slice, head_left, head, view_head;
-  i32 first_block, num_blocks, phase;  // phase: blocks of all earlier items, modulo kWarps
-  i32 block;                           // next block of this warp in the item
+  i32 slice, head_left, head;
+  i32 first_slot, num_blocks, phase;  // phase: blocks of all earlier items, modulo kWarps
+  i32 block;                          // next block of this warp in the item
   i32 batch_begin, ids;
   Work w;
 
@@ -62,6 +80,7 @@ struct DecodeLoader {
     lane = static_cast<i32>(threadIdx.x) & 31;
     slice = range.first - 1;
     head_left = 0;
+    first_slot = 0;
     num_blocks = 0;
     phase = 0;
     block = 0;
@@ -83,12 +102,10 @@ struct DecodeLoader {
         w = at < kCachedWorks ? s.works.works[at] : load_work(p, slice);
         head_left = w.count;
         head = w.head;
-        first_block = w.kv_begin / kBlockTokens;
-        if (!C::kPaged) first_block = 0;
       }
-      num_blocks = C::kPaged ? ceil_div(w.kv_end, kBlockTokens) - first_block
-                             : ceil_div(w.kv_end - w.kv_begin, kBlockTokens);
-      if (w.kv_end <= w.kv_begin) num_blocks = 0;
+      const BlockRange blocks = block_range<C>(w);
+      first_slot = blocks.first_slot;
+      num_blocks = blocks.count;
       block = (warp - phase) & (C::kWarps - 1);
     } while (block >= num_blocks);
     load_ids();
@@ -100,7 +117,7 @@ struct DecodeLoader {
       const i32 mine = block + lane * C::kWarps;
       ids = 0;
       if (mine < num_blocks) {
-        ids = load_page_id(p, w, (first_block + mine) * kBlockTokens / page_size<C>(p));
+        ids = load_page_id(p, w, (first_slot + mine * kBlockTokens) / page_size<C>(p));
       }
     }
   }
@@ -112,9 +129,9 @@ struct DecodeLoader {
     i32 page = 0;
     if constexpr (C::kPaged) {
       page = __shfl_sync(~0U, ids, (block - batch_begin) / C::kWarps);
-      token = (first_block + block) * kBlockTokens % page_size<C>(p);
+      token = (first_slot + block * kBlockTokens) % page_size<C>(p);
     } else {
-      token = w.page_begin + w.kv_begin + block * kBlockTokens;
+      token = w.page_begin + first_slot + block * kBlockTokens;
     }
     const u32 full = shared_address(&s.full[warp][slot]);
     const u32 data = shared_address(s.slots[warp][slot]);
@@ -347,11 +364,9 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
   u32 q[8][4];
   for (i32 index = slices.first; index < slices.last; ++index) {
     const Work& w = s.works.get(p, slices, index);
-    const i32 first_block = C::kPaged ? w.kv_begin / kBlockTokens : 0;
-    i32 num_blocks = C::kPaged ? ceil_div(w.kv_end, kBlockTokens) - first_block
-                               : ceil_div(w.kv_end - w.kv_begin, kBlockTokens);
-    if (w.kv_end <= w.kv_begin) num_blocks = 0;
-    const i32 slot0 = C::kPaged ? first_block * kBlockTokens : w.kv_begin;
+    const BlockRange blocks = block_range<C>(w);
+    const i32 num_blocks = blocks.count;
+    const i32 slot0 = blocks.first_slot;
     constexpr bool ranged = C::kCausal || C::kWindow;
     SlotRange range[2];
 #pragma unroll

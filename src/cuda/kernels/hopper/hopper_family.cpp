@@ -54,6 +54,10 @@ CostModel prefill_cost(const DeviceFacts& facts) {
   return cost;
 }
 
+/// Extent of an axis whose length changes from plan to plan (query rows, tokens of ragged K and V):
+/// maps are captured in graphs. The kernels never ask for a row past an item's last.
+constexpr std::int64_t kUnbounded = 0x7FFFFFFF;
+
 /// One axis of a tensor map beyond the innermost: extent, stride in elements, extent of a box.
 struct Axis {
   std::int64_t extent = 1;
@@ -177,7 +181,6 @@ class HopperFamily final : public FamilyHooks {
     static_assert(sizeof(HopperParams) <= kMaxParameterBytes);
     const device::AttentionParams& p = *request.common;
     const AttentionSpec& spec = *request.kernel->spec;
-    const RunArgs& args = *request.args;
     if (!(p.k_scale > 0.0F)) {
       throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
                   "a positive scale (family hopper)");
@@ -194,13 +197,13 @@ class HopperFamily final : public FamilyHooks {
     const auto group = static_cast<std::uint32_t>(p.group_size);
     const Axis halves{2, 64, 2};
     if (!decode) {
-      encode_map(*request.driver, &params->q_map, "q", address_or_any(p.q, p),
-                 {Axis{p.group_size, p.q_stride_head, group},
-                  Axis{args.q.shape[0], p.q_stride_row, 64 / group}, halves,
-                  Axis{p.num_kv_heads, p.q_stride_head * p.group_size, 1}},
-                 false);
+      encode_map(
+          *request.driver, &params->q_map, "q", address_or_any(p.q, p),
+          {Axis{p.group_size, p.q_stride_head, group}, Axis{kUnbounded, p.q_stride_row, 64 / group},
+           halves, Axis{p.num_kv_heads, p.q_stride_head * p.group_size, 1}},
+          false);
     }
-    const Axis tokens{paged ? spec.page_size : p.pool_extent, 0, box};
+    const Axis tokens{paged ? spec.page_size : kUnbounded, 0, box};
     const Axis pages{paged ? p.pool_extent : 1, 0, 1};
     const auto encode_pool = [&](TensorMap* map, const char* field, const void* address,
                                  std::int64_t page, std::int64_t slot, std::int64_t head,

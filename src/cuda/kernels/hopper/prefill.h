@@ -79,8 +79,22 @@ struct TileRange {
 template <class C>
 PLAIT_DEVICE TileRange tile_range(const Work& w) {
   if (w.kv_end <= w.kv_begin) return {0, 0};
-  const i32 base = C::kPaged ? w.kv_begin - w.kv_begin % C::kBox : w.kv_begin;
-  return {warp_uniform(base), warp_uniform(ceil_div(w.kv_end - base, C::kTileN))};
+  if constexpr (C::kPaged) {
+    const i32 base = w.kv_begin - w.kv_begin % C::kBox;
+    return {warp_uniform(base), warp_uniform(ceil_div(w.kv_end - base, C::kTileN))};
+  } else {
+    // Aligned to the item's end, so that no copy reads past it: a captured launch does not know
+    // how many tokens a later plan's tensor has.
+    const i32 count = ceil_div(w.kv_end - w.kv_begin, C::kTileN);
+    return {warp_uniform(w.kv_end - count * C::kTileN), warp_uniform(count)};
+  }
+}
+
+/// First row, in the item, of a warpgroup's 64: moved back so that they end with the item's rows at
+/// the latest. A copy then never reads past the queries of a later plan; rows before the
+/// warpgroup's own (of the tile, or of whatever lies before it) are computed and dropped.
+PLAIT_DEVICE i32 warpgroup_row(const Work& w, i32 group) {
+  return min_of((group + 1) * kWarpgroupRows, w.num_fused_rows) - kWarpgroupRows;
 }
 
 // ---- producers ------------------------------------------------------------------------------
@@ -141,7 +155,7 @@ PLAIT_DEVICE void prefill_producer(const HopperParams& hp, PrefillShared<C>& s) 
         if (lane < 2) {
           const u32 q_full = shared_address(&s.q_full[q_ring.stage]);
           if (lane == 0) mbarrier_arrive_expect(q_full, 2 * kQBytes);
-          const i32 row = (w.fused_row_begin + lane * kWarpgroupRows) / group_size<C>(p);
+          const i32 row = (w.fused_row_begin + warpgroup_row(w, lane)) / group_size<C>(p);
           tma_load_5d(shared_address(s.q[q_ring.stage][lane]), &hp.q_map, q_full, 0, 0, row, 0,
                       head, kL2EvictFirst);
         }
@@ -305,15 +319,14 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
                              Release&& release) {
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
   const i32 warp = (static_cast<i32>(threadIdx.x) / 32) & 3;
-  const i32 row0 = group * kWarpgroupRows + warp * 16;  // of this warp, in the item
-  const i32 num_rows = min_of(16, w.num_fused_rows - row0);
-  if (num_rows <= 0) {
+  const i32 row0 = warpgroup_row(w, group) + warp * 16;        // of this warp, in the item
+  const i32 first = max_of(group * kWarpgroupRows - row0, 0);  // of the warp's 16 that counts
+  if (first >= 16) {
     release();
     return;
   }
   const i32 fused0 = w.fused_row_begin + row0;
-  const i32 state_row =
-      w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows + row0;
+  const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
   const bool wide = state_row >= 0 || p.write_state != 0;
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
@@ -324,11 +337,11 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
         sum == 0.0F ? neg_inf() : (rows.max[r] * exponent_scale + __log2f(sum)) * kLn2;
     float inv = sum == 0.0F ? 0.0F : v_scale(p, kv_head) / sum;
     const i32 row = lane / 4 + 8 * r;
-    const RowHead at = row_head<C>(p, fused0 + min_of(row, num_rows - 1), kv_head);
+    const RowHead at = row_head<C>(p, fused0 + max_of(row, first), kv_head);
     if (!wide && p.sink != nullptr) inv *= sink_factor<FastMath>(lse, p.sink[at.head]);
-    if (row < num_rows && (lane & 3) == 0) {
+    if (row >= first && (lane & 3) == 0) {
       if (state_row >= 0) {
-        __stcg(p.state_lse + state_row + row, lse);
+        __stcg(p.state_lse + state_row + row0 + row, lse);
       } else if (p.lse != nullptr) {
         p.lse[at.row * p.lse_stride_row + at.head * p.lse_stride_head] = lse;
       }
@@ -338,8 +351,8 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
       o[i * 4 + r * 2] = sum == 0.0F ? 0.0F : o[i * 4 + r * 2] * inv;
       o[i * 4 + r * 2 + 1] = sum == 0.0F ? 0.0F : o[i * 4 + r * 2 + 1] * inv;
     }
-    if (wide && row < num_rows) {
-      float* out = state_row >= 0 ? p.state_o + static_cast<i64>(state_row + row) * kHeadDim
+    if (wide && row >= first) {
+      float* out = state_row >= 0 ? p.state_o + static_cast<i64>(state_row + row0 + row) * kHeadDim
                                   : static_cast<float*>(p.o) + at.row * p.o_stride_row +
                                         at.head * p.o_stride_head;
 #pragma unroll
@@ -374,7 +387,7 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
 #pragma unroll
   for (i32 pass = 0; pass < 8; ++pass) {
     const i32 row = pass * 2 + lane / 16;
-    if (row < num_rows) {
+    if (row >= first) {
       const RowHead at = row_head<C>(p, fused0 + row, kv_head);
       *reinterpret_cast<uint4*>(static_cast<u16*>(p.o) + at.row * p.o_stride_row +
                                 at.head * p.o_stride_head + chunk * 8) = values[pass];
@@ -409,8 +422,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     SlotRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
-      const i32 row =
-          min_of(group * kWarpgroupRows + warp * 16 + lane / 4 + 8 * r, w.num_fused_rows - 1);
+      const i32 row = max_of(warpgroup_row(w, group) + warp * 16 + lane / 4 + 8 * r, 0);
       range[r] = visible_slots<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
     }
 
