@@ -212,6 +212,7 @@ void ItemRunner::stream_tile(const Layer& layer, const KeyTile& tile, int heads)
   step.dim_vo = layer.dim_vo;
   step.scale = scale;
   step.s = scratch_.s;
+  step.s_ld = round_up(heads * rows_, layer.kernels->lanes);
   step.o = scratch_.o;
   step.o_ld = layer.pad_vo;
   step.m = m_;
@@ -429,8 +430,8 @@ void ItemRunner::attend_head(const Layer& layer, const Run& run, std::int32_t kv
 void ItemRunner::attend_heads(const Layer& layer, const Run& run, std::int32_t kv_head, int count) {
   const int rows = run.num_fused_rows;
   for (int h = 0; h < count; ++h) load_rows(layer, run, kv_head + h, 0, rows, h * rows);
-  std::fill(m_, m_ + count * rows, kMinusInfinity);
-  std::fill(l_, l_ + count * rows, 0.0F);
+  std::fill(m_, m_ + kQueryTile, kMinusInfinity);
+  std::fill(l_, l_ + kQueryTile, 0.0F);
   std::fill(scratch_.o, scratch_.o + std::ptrdiff_t{count} * rows * layer.pad_vo, 0.0F);
   kv_head_ = kv_head;
   cursor_.start(layer, run, kv_head);

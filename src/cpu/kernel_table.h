@@ -57,10 +57,11 @@ struct StreamStep {
   int dim_qk = 0;
   int dim_vo = 0;
   const float* scale = nullptr;  // [num_heads], multiplies the dot products, into base 2
-  float* s = nullptr;            // scratch [num_heads * num_rows][kStreamBlock]
+  float* s = nullptr;            // scratch [kStreamBlock + 1][s_ld]
+  std::ptrdiff_t s_ld = 0;       // num_heads * num_rows, padded to lanes
   float* o = nullptr;            // [num_heads * num_rows][o_ld]
   std::ptrdiff_t o_ld = 0;
-  float* m = nullptr;  // [num_heads * num_rows], as in TileStep
+  float* m = nullptr;  // [s_ld], as in TileStep
   float* l = nullptr;
 };
 

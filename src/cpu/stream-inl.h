@@ -17,14 +17,20 @@
 #include "cpu/kernel_table.h"
 #include "cpu/load-inl.h"
 #include "cpu/simd-inl.h"
+#include "cpu/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace plait::cpu::HWY_NAMESPACE {
 
-HWY_INLINE void prefetch_row(const void* row, std::size_t bytes) {
-  const char* p = static_cast<const char*>(row);
-  for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
-}
+/// Most keys that are computed together.
+inline constexpr int kMaxUnit = 8;
+
+HWY_INLINE void prefetch_line(const char* p) { __builtin_prefetch(p, 0, 3); }
+
+/// Rows to fetch while a unit is computed, one per key of the unit.
+struct Upcoming {
+  const char* row[kMaxUnit];
+};
 
 /// Adds the 128-bit blocks of a vector.
 template <class D>
@@ -72,15 +78,17 @@ HWY_INLINE void accumulate_keys(VF (&acc)[R][4], const float* q, std::ptrdiff_t 
   }
 }
 
-/// Scores four keys for R rows: s[r][0..3] = scale * (q_r . k).
+/// Logits of four keys for R rows: s[key * s_ld + r] = scale * (q_r . k).
 template <class Load, int R>
-HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld, const void* const* k_rows,
-                           std::ptrdiff_t offset, int dim, float scale, float* s) {
-  const auto* k0 = row_of<Load>(k_rows[0], offset);
-  const auto* k1 = row_of<Load>(k_rows[1], offset);
-  const auto* k2 = row_of<Load>(k_rows[2], offset);
-  const auto* k3 = row_of<Load>(k_rows[3], offset);
+HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
+                           const typename Load::Element* const* k, int dim, float scale, float* s,
+                           std::ptrdiff_t s_ld, const char* const* fetch) {
+  constexpr int kSize = static_cast<int>(sizeof(typename Load::Element));
   const DF df;
+  const auto* k0 = k[0];
+  const auto* k1 = k[1];
+  const auto* k2 = k[2];
+  const auto* k3 = k[3];
   VF acc[R][4];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -89,6 +97,13 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld, const void* cons
   }
   int i = 0;
   for (; i + kLanes <= dim; i += kLanes) {
+    // As many lines as these loads consume, evenly among the arithmetic: a burst would fill the
+    // miss buffers and leave memory idle afterwards.
+    const int line = i * kSize / 64;
+    constexpr int kRowsAtOnce = kLanes * kSize >= 64 ? 4 : kLanes * kSize / 16;
+    const int first = i * kSize % 64 / 16;
+#pragma GCC unroll 4
+    for (int row = 0; row < kRowsAtOnce; ++row) prefetch_line(fetch[first + row] + line * 64);
     accumulate_keys<R>(acc, q + i, q_ld, Load::load(k0 + i), Load::load(k1 + i), Load::load(k2 + i),
                        Load::load(k3 + i));
   }
@@ -99,10 +114,20 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld, const void* cons
                        load_tail<Load>(k3 + i, rest));
   }
   const hn::FixedTag<float, 4> d4;
+  const auto factor = hn::Set(d4, scale);
+  if constexpr (R == 4) {
 #pragma GCC unroll 4
-  for (int r = 0; r < R; ++r) {
-    const auto sums = sums_of_lanes(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
-    hn::StoreU(hn::Mul(sums, hn::Set(d4, scale)), d4, s + r * kStreamBlock);
+    for (int key = 0; key < 4; ++key) {
+      const auto sums = sums_of_lanes(acc[0][key], acc[1][key], acc[2][key], acc[3][key]);
+      hn::StoreU(hn::Mul(sums, factor), d4, s + key * s_ld);
+    }
+  } else {
+    HWY_ALIGN float sums[4];
+    for (int r = 0; r < R; ++r) {
+      hn::Store(hn::Mul(sums_of_lanes(acc[r][0], acc[r][1], acc[r][2], acc[r][3]), factor), d4,
+                sums);
+      for (int key = 0; key < 4; ++key) s[key * s_ld + r] = sums[key];
+    }
   }
 }
 
@@ -110,10 +135,11 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld, const void* cons
 template <class Load, int R, int NV>
 HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, int column,
                             const void* const* v_rows, std::ptrdiff_t offset, int first,
-                            int num_keys) {
+                            int num_keys, const Upcoming& upcoming) {
+  constexpr int kSize = static_cast<int>(sizeof(typename Load::Element));
   const DF df;
   float* o = t.o + row * t.o_ld + column;
-  const float* s = t.s + row * kStreamBlock;
+  const float* s = t.s + row;
   VF acc[R][NV];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -126,9 +152,12 @@ HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, in
     VF x[NV];
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) x[n] = Load::load(v + n * kLanes);
+    const char* fetch = upcoming.row[key - first] + column * kSize;
+#pragma GCC unroll 8
+    for (int byte = 0; byte < NV * kLanes * kSize; byte += 64) prefetch_line(fetch + byte);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      const VF p = hn::Set(df, s[r * kStreamBlock + key]);
+      const VF p = hn::Set(df, s[key * t.s_ld + r]);
 #pragma GCC unroll 8
       for (int n = 0; n < NV; ++n) acc[r][n] = hn::MulAdd(p, x[n], acc[r][n]);
     }
@@ -150,176 +179,186 @@ void fold_tail(const StreamStep& t, int row, const float* alpha, int column,
     VF acc = hn::Mul(hn::LoadU(df, o), hn::Set(df, first == 0 ? alpha[r] : 1.0F));
     for (int key = first; key < first + num_keys; ++key) {
       const auto* v = row_of<Load>(v_rows[key], offset) + column;
-      acc = hn::MulAdd(hn::Set(df, t.s[(row + r) * kStreamBlock + key]),
+      acc = hn::MulAdd(hn::Set(df, t.s[key * t.s_ld + row + r]),
                        load_tail<Load>(v, t.dim_vo - column), acc);
     }
     hn::StoreU(acc, df, o);
   }
 }
 
-/// Softmax of one row over a block; s is padded with -inf to kStreamBlock. Returns alpha.
-HWY_INLINE float softmax_block(float* s, float& m, float& l) {
-  const DF df;
-  VF max = hn::Set(df, m);
-  for (int i = 0; i < kStreamBlock; i += kLanes) max = hn::Max(max, hn::LoadU(df, s + i));
-  max = hn::MaxOfLanes(df, max);
-  const VF base =
-      hn::IfThenZeroElse(hn::Eq(max, hn::Set(df, -std::numeric_limits<float>::infinity())), max);
-  VF sum = hn::Zero(df);
-  for (int i = 0; i < kStreamBlock; i += kLanes) {
-    const VF p = exp2_nonpositive(hn::Sub(hn::LoadU(df, s + i), base));
-    sum = hn::Add(sum, p);
-    hn::StoreU(p, df, s + i);
-  }
-  const float alpha = hn::GetLane(exp2_nonpositive(hn::Sub(hn::Set(df, m), base)));
-  l = l * alpha + hn::GetLane(hn::SumOfLanes(df, sum));
-  m = hn::GetLane(max);
-  return alpha;
+/// Weights of a block's logits in place; rows lie along the lanes.
+HWY_INLINE void softmax_block(const StreamStep& t, int count, float* alpha) {
+  TileStep step;
+  step.s = t.s;
+  step.num_keys = count;
+  step.num_rows = static_cast<int>(t.s_ld);
+  step.ld = t.s_ld;
+  step.m = t.m;
+  step.l = t.l;
+  step.alpha = alpha;
+  softmax_tile(step);
 }
 
-/// Scores `count` keys from `first` of the block on, up to four, for the rows of one head.
+/// Scores keys [first, first + count) of a block for the rows of one head.
 template <class Load>
 HWY_INLINE void score_head(const StreamStep& t, int head, const void* const* k_rows, int first,
-                           int count) {
-  const void* rows[4];
-  for (int i = 0; i < 4; ++i) rows[i] = k_rows[first + std::min(i, count - 1)];
+                           int count, const Upcoming& upcoming) {
   const std::ptrdiff_t offset = head * t.k_head_stride;
   const float scale = t.scale[head];
   const int begin = head * t.num_rows;
   const int end = begin + t.num_rows;
-  int row = begin;
-  const auto q = [&](int r) { return t.q + r * t.q_ld; };
-  const auto s = [&](int r) { return t.s + r * kStreamBlock + first; };
-  for (; row + 4 <= end; row += 4) {
-    score_keys<Load, 4>(q(row), t.q_ld, rows, offset, t.dim_qk, scale, s(row));
+  for (int key = first; key < first + count; key += 4) {
+    // Short of four, the last key stands in; its copies are scored into the scratch beyond.
+    const typename Load::Element* k[4];
+    for (int i = 0; i < 4; ++i) {
+      k[i] = row_of<Load>(k_rows[std::min(key + i, first + count - 1)], offset);
+    }
+    float* s = t.s + key * t.s_ld;
+    const char* const* fetch = upcoming.row + (key - first);
+    int row = begin;
+    for (; row + 4 <= end; row += 4) {
+      score_keys<Load, 4>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, fetch);
+    }
+    for (; row + 2 <= end; row += 2) {
+      score_keys<Load, 2>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, fetch);
+    }
+    if (row < end) {
+      score_keys<Load, 1>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, fetch);
+    }
   }
-  for (; row + 2 <= end; row += 2) {
-    score_keys<Load, 2>(q(row), t.q_ld, rows, offset, t.dim_qk, scale, s(row));
-  }
-  if (row < end) score_keys<Load, 1>(q(row), t.q_ld, rows, offset, t.dim_qk, scale, s(row));
 }
 
 template <class Load, int R>
 HWY_NOINLINE void fold_rows(const StreamStep& t, int row, const float* alpha,
-                            const void* const* v_rows, std::ptrdiff_t offset, int first,
-                            int count) {
+                            const void* const* v_rows, std::ptrdiff_t offset, int first, int count,
+                            const Upcoming& upcoming) {
   int column = 0;
   for (; column + 4 * kLanes <= t.dim_vo; column += 4 * kLanes) {
-    fold_values<Load, R, 4>(t, row, alpha, column, v_rows, offset, first, count);
+    fold_values<Load, R, 4>(t, row, alpha, column, v_rows, offset, first, count, upcoming);
   }
   for (; column + kLanes <= t.dim_vo; column += kLanes) {
-    fold_values<Load, R, 1>(t, row, alpha, column, v_rows, offset, first, count);
+    fold_values<Load, R, 1>(t, row, alpha, column, v_rows, offset, first, count, upcoming);
   }
   if (column < t.dim_vo) fold_tail<Load, R>(t, row, alpha, column, v_rows, offset, first, count);
-}
-
-/// Weights of a block's logits in place, for the rows of one head; alpha [num_rows].
-HWY_INLINE void softmax_head(const StreamStep& t, int head, int count, float* alpha) {
-  for (int r = 0; r < t.num_rows; ++r) {
-    const int row = head * t.num_rows + r;
-    float* s = t.s + row * kStreamBlock;
-    std::fill(s + count, s + kStreamBlock, -std::numeric_limits<float>::infinity());
-    alpha[r] = softmax_block(s, t.m[row], t.l[row]);
-  }
 }
 
 /// Folds values of keys [first, first + count) of a block into the rows of one head.
 template <class Load>
 void fold_head(const StreamStep& t, int head, const float* alpha, const void* const* v_rows,
-               int first, int count) {
+               int first, int count, const Upcoming& upcoming) {
   const std::ptrdiff_t offset = head * t.v_head_stride;
   int r = 0;
   const int base = head * t.num_rows;
   for (; r + 4 <= t.num_rows; r += 4)
-    fold_rows<Load, 4>(t, base + r, alpha + r, v_rows, offset, first, count);
+    fold_rows<Load, 4>(t, base + r, alpha + r, v_rows, offset, first, count, upcoming);
   for (; r + 2 <= t.num_rows; r += 2)
-    fold_rows<Load, 2>(t, base + r, alpha + r, v_rows, offset, first, count);
-  if (r < t.num_rows) fold_rows<Load, 1>(t, base + r, alpha + r, v_rows, offset, first, count);
+    fold_rows<Load, 2>(t, base + r, alpha + r, v_rows, offset, first, count, upcoming);
+  if (r < t.num_rows)
+    fold_rows<Load, 1>(t, base + r, alpha + r, v_rows, offset, first, count, upcoming);
 }
 
-/// The rows of one cache that a phase visits: units of `group` keys of one head, in the order in
-/// which they lie in memory.
+/// The rows of one cache that a phase visits, unit by unit.
 struct Walk {
   const void* const* rows;
   std::ptrdiff_t head_stride;
-  std::size_t bytes;
   int num_heads;
   int count;  // keys
-  int group;
+  int unit;   // keys of one head that are computed together
+  int ahead;  // rows
   bool heads_inner;
 };
 
-/// Prefetches a walk's rows in the order of memory, some at a time.
-struct Prefetcher {
-  Walk w;
-  int key = 0;
-  int head = 0;
+/// Prefetches the rows of a walk in the order in which they lie in memory.
+class Prefetcher {
+ public:
+  explicit Prefetcher(const Walk& walk) : walk_(walk) {}
 
-  HWY_INLINE void advance(int n) {
-    for (; n > 0; --n) {
-      if (key >= w.count || head >= w.num_heads) return;
-      prefetch_row(static_cast<const char*>(w.rows[key]) + head * w.head_stride, w.bytes);
-      if (w.heads_inner) {
-        if (++head == w.num_heads) head = 0, ++key;
-      } else {
-        if (++key == w.count) key = 0, ++head;
+  /// The next row to fetch, null at the end.
+  HWY_INLINE const char* take() {
+    if (done()) return nullptr;
+    const char* row = static_cast<const char*>(walk_.rows[key_]) + head_ * walk_.head_stride;
+    next();
+    return row;
+  }
+  HWY_INLINE void skip(int n) {
+    for (; n > 0 && !done(); --n) next();
+  }
+
+ private:
+  bool done() const { return key_ >= walk_.count || head_ >= walk_.num_heads; }
+  void next() {
+    if (walk_.heads_inner) {
+      if (++head_ == walk_.num_heads) {
+        head_ = 0;
+        ++key_;
       }
+    } else if (++key_ == walk_.count) {
+      key_ = 0;
+      ++head_;
     }
   }
+
+  Walk walk_;
+  int key_ = 0;
+  int head_ = 0;
 };
 
-/// Calls unit(head, first, count) for every unit of `walk`, fetching a group ahead, and the first
-/// group of `then` at the end.
+/// Calls unit(head, first, count) for every unit of `walk`, in the order of memory, fetching
+/// `ahead` rows in advance, at the end those of `then`.
 template <class Unit>
 HWY_INLINE void visit(const Walk& walk, const Walk& then, const Unit& unit) {
-  const int first_units = walk.heads_inner ? walk.num_heads : 1;
-  const int groups = (walk.count + walk.group - 1) / walk.group;
-  const int units = groups * walk.num_heads;
-  Prefetcher here{walk};
-  // The first group was fetched by the walk before.
-  here.key = walk.group;
-  if (!walk.heads_inner && here.key >= walk.count) {
-    here.key = 0;
-    here.head = 1;
-  }
-  Prefetcher next{then};
-  for (int u = 0; u < units; ++u) {
+  const int groups = (walk.count + walk.unit - 1) / walk.unit;
+  Prefetcher here(walk);
+  here.skip(walk.ahead);  // fetched by the walk before
+  Prefetcher following(then);
+  int room = then.ahead;
+  for (int u = 0; u < groups * walk.num_heads; ++u) {
     const int g = walk.heads_inner ? u / walk.num_heads : u % groups;
     const int head = walk.heads_inner ? u % walk.num_heads : u / groups;
-    if (u + first_units < units)
-      here.advance(walk.group);
-    else
-      next.advance(walk.group);
-    const int first = g * walk.group;
-    unit(head, first, std::min(walk.group, walk.count - first));
+    const int first = g * walk.unit;
+    const int count = std::min(walk.unit, walk.count - first);
+    Upcoming upcoming;
+    const char* idle = static_cast<const char*>(walk.rows[first]);  // in cache already
+    for (int i = 0; i < kMaxUnit; ++i) {
+      const char* row = i < count ? here.take() : idle;
+      if (row == nullptr && room-- > 0) row = following.take();
+      upcoming.row[i] = row == nullptr ? idle : row;
+    }
+    unit(head, first, count, upcoming);
   }
 }
 
 template <class Load>
 void stream_step(const StreamStep& t) {
   constexpr std::size_t kSize = sizeof(typename Load::Element);
-  const std::size_t k_bytes = static_cast<std::size_t>(t.dim_qk) * kSize;
-  const std::size_t v_bytes = static_cast<std::size_t>(t.dim_vo) * kSize;
+  // How far ahead rows are fetched: beyond the latency of memory, but within the first cache
+  // together with what is computed. Measured, as are the units: `plait bench decode`.
+  constexpr std::size_t kAheadBytes = kSize > 2 ? 8192 : 16384;
+  constexpr int kScoreUnit = 4;
+  constexpr int kFoldUnit = kSize > 2 ? 4 : 8;
+  const auto walk_of = [&t](const void* const* rows, std::ptrdiff_t head_stride, int dim, int count,
+                            int unit) {
+    const std::size_t bytes = static_cast<std::size_t>(dim) * kSize;
+    const int ahead = static_cast<int>(kAheadBytes / bytes);
+    const int least = t.heads_inner ? unit * t.num_heads : unit;
+    return Walk{rows, head_stride, t.num_heads, count, unit, std::max(ahead, least), t.heads_inner};
+  };
   const int listed = t.num_keys + t.num_ahead;
-  float alpha[kStreamRows];
-  // A unit of a head's own tokens is one page or so; one of a token's heads is as wide as they are.
-  const auto group_of = [&t](std::size_t bytes) { return t.heads_inner || bytes > 256 ? 8 : 16; };
+  HWY_ALIGN float alpha[kStreamRows];
   for (int begin = 0; begin < t.num_keys; begin += kStreamBlock) {
     const int count = std::min(kStreamBlock, t.num_keys - begin);
-    const Walk k{t.k_rows + begin,  t.k_head_stride, k_bytes, t.num_heads, count,
-                 group_of(k_bytes), t.heads_inner};
-    const Walk v{t.v_rows + begin,  t.v_head_stride, v_bytes, t.num_heads, count,
-                 group_of(v_bytes), t.heads_inner};
-    const int ahead = std::min(kStreamBlock, listed - begin - count);
-    const Walk next{t.k_rows + begin + count, t.k_head_stride, k_bytes, t.num_heads, ahead,
-                    group_of(k_bytes),        t.heads_inner};
-    visit(k, v, [&](int head, int first, int n) HWY_ATTR {
-      for (int i = 0; i < n; i += 4)
-        score_head<Load>(t, head, t.k_rows + begin, first + i, std::min(4, n - i));
+    const void* const* k_rows = t.k_rows + begin;
+    const void* const* v_rows = t.v_rows + begin;
+    const int next_count = std::min(kStreamBlock, listed - begin - count);
+    const Walk k = walk_of(k_rows, t.k_head_stride, t.dim_qk, count, kScoreUnit);
+    const Walk v = walk_of(v_rows, t.v_head_stride, t.dim_vo, count, kFoldUnit);
+    const Walk next = walk_of(k_rows + count, t.k_head_stride, t.dim_qk, next_count, kScoreUnit);
+    visit(k, v, [&](int head, int first, int n, const Upcoming& upcoming) HWY_ATTR {
+      score_head<Load>(t, head, k_rows, first, n, upcoming);
     });
-    for (int h = 0; h < t.num_heads; ++h) softmax_head(t, h, count, alpha + h * t.num_rows);
-    visit(v, next, [&](int head, int first, int n) HWY_ATTR {
-      fold_head<Load>(t, head, alpha + head * t.num_rows, t.v_rows + begin, first, n);
+    softmax_block(t, count, alpha);
+    visit(v, next, [&](int head, int first, int n, const Upcoming& upcoming) HWY_ATTR {
+      fold_head<Load>(t, head, alpha + head * t.num_rows, v_rows, first, n, upcoming);
     });
   }
 }
