@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "oracle/file.h"
+#include "core/file.h"
 #include "oracle/strict_json.h"
 #include "plait/error.h"
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string>
 
-#include "oracle/file.h"
+#include "core/file.h"
 #include "oracle/parse_problem.h"
 #include "support/problems.h"
 

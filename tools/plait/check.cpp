@@ -12,7 +12,7 @@
 #include "check/field/cases.h"
 #include "check/generate.h"
 #include "check/run_problem.h"
-#include "oracle/file.h"
+#include "core/file.h"
 #include "oracle/parse_problem.h"
 #include "oracle/strict_json.h"
 #include "plait/error.h"
@@ -223,7 +223,7 @@ void named_problems(const Options& options, const std::string& tensors_path, Sui
   for (const std::string& argument : options.problems) {
     const bool inline_text = argument.starts_with("{");
     const std::string text =
-        inline_text ? argument : oracle::read_file(argument, "problem", std::int64_t{1} << 30);
+        inline_text ? argument : read_file(argument, "problem", std::int64_t{1} << 30);
     suite.problem(inline_text ? "problem" : argument, oracle::parse_strict_json(text, "problem"),
                   tensors.has_value() ? &*tensors : nullptr);
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "check/run_problem.h"
-#include "oracle/file.h"
+#include "core/file.h"
 #include "oracle/parse_problem.h"
 #include "oracle/safetensors.h"
 #include "plait/error.h"
@@ -40,7 +40,7 @@ std::string one_line(std::string text) {
 std::string problem_text(const std::string& argument) {
   const auto first = argument.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && argument[first] == '{') return argument;
-  return oracle::read_file(argument, "problem", kMaxProblemBytes);
+  return read_file(argument, "problem", kMaxProblemBytes);
 }
 
 ordered_json report_of(const check::RunResult& result) {
@@ -101,7 +101,7 @@ Job parse_batch_line(std::string_view line, const std::string& where) {
 }
 
 int run_batch(const std::string& path, const check::RunOptions& options) {
-  const std::string text = oracle::read_file(path, "batch", kMaxProblemBytes);
+  const std::string text = read_file(path, "batch", kMaxProblemBytes);
   bool refused = false;
   std::size_t number = 0;
   for (std::size_t at = 0; at < text.size();) {

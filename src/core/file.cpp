@@ -1,5 +1,5 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
-#include "oracle/file.h"
+#include "core/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 
 #include "plait/error.h"
 
-namespace plait::oracle {
+namespace plait {
 namespace {
 
 [[noreturn]] void fail(std::string_view field, const std::string& path, const std::string& reason,
@@ -109,4 +109,4 @@ void write_file_atomic(const std::string& path, std::span<const std::string_view
   temporary.keep();
 }
 
-}  // namespace plait::oracle
+}  // namespace plait

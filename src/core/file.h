@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace plait::oracle {
+namespace plait {
 
 /// Content of `path` ("-" is not special). Throws Error{kIo} naming `field` when it cannot be
 /// opened or read, is a directory, or holds more than `limit` bytes.
@@ -20,4 +20,4 @@ std::string read_file(const std::string& path, std::string_view field, std::int6
 void write_file_atomic(const std::string& path, std::span<const std::string_view> pieces,
                        std::string_view field);
 
-}  // namespace plait::oracle
+}  // namespace plait
