@@ -232,22 +232,30 @@ bool CudaExecutor::note_capture(const RunArgs& args, CuStream stream) {
                 "a valid capture");
   }
   if (status == CuCaptureStatus::kNone) return false;
-  std::shared_ptr<Capture> capture =
-      captures_.empty() || id != capture_id_ ? nullptr : captures_.back().lock();
-  if (capture == nullptr) {
+  std::shared_ptr<Capture> capture = captures_.empty() ? nullptr : captures_.back().lock();
+  if (capture == nullptr || capture->id != id) {
     capture = std::make_shared<Capture>();
+    capture->id = id;
     capture->state = state_;
     capture->page_ids.assign(state_->groups.size(), ~0U);
     capture->positions.assign(state_->groups.size(), ~0U);
     keep_alive_with_graph(driver, graph, capture);
     std::erase_if(captures_, [](const auto& known) { return known.expired(); });
     captures_.push_back(capture);
-    capture_id_ = id;
   }
   const auto group = static_cast<std::size_t>(args.group);
   capture->page_ids[group] &= defined_bits(args.page_ids);
   capture->positions[group] &= defined_bits(args.positions);
   return true;
+}
+
+std::vector<std::uint64_t> CudaExecutor::living_captures() const {
+  release_parked();
+  std::vector<std::uint64_t> ids;
+  for (const std::weak_ptr<Capture>& known : captures_) {
+    if (const std::shared_ptr<Capture> capture = known.lock()) ids.push_back(capture->id);
+  }
+  return ids;
 }
 
 void CudaExecutor::check_against_graphs(const Plan& plan) {

@@ -30,6 +30,7 @@ class CudaExecutor final : public Executor {
   void run(const RunArgs& args) override;
   void status(Stream stream) override;
   std::vector<WorkerTime> worker_times() const override;
+  std::vector<std::uint64_t> living_captures() const override;
   std::vector<std::int32_t> read_i32(const Tensor& tensor, Stream stream) const override;
 
  private:
@@ -56,6 +57,7 @@ class CudaExecutor final : public Executor {
   /// What a graph under construction, or made, took from this object: the addresses in `state`, and
   /// per group which view operands its runs brought (bit per view). Lives as long as the graph.
   struct Capture {
+    std::uint64_t id = 0;
     std::shared_ptr<State> state;
     std::vector<std::uint32_t> page_ids;
     std::vector<std::uint32_t> positions;
@@ -79,7 +81,6 @@ class CudaExecutor final : public Executor {
   KnownAddresses known_addresses_;
   StagingRing ring_;
   Branches branches_;
-  std::uint64_t capture_id_ = 0;  // of captures_.back()
   std::vector<std::weak_ptr<Capture>> captures_;
   // Slices of the current plan, [group][class]: a class without work is not launched, except into a
   // graph, which has to serve later plans.

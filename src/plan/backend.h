@@ -37,6 +37,8 @@ class Executor {
   virtual void run(const RunArgs& args) = 0;
   virtual void status(Stream stream) = 0;
   virtual std::vector<WorkerTime> worker_times() const { return {}; }
+  /// Ids of captures whose graphs exist and hold runs of this object.
+  virtual std::vector<std::uint64_t> living_captures() const { return {}; }
   /// Host copy of a contiguous i32 operand, for checked mode (synchronises where needed).
   virtual std::vector<std::int32_t> read_i32(const Tensor& tensor, Stream stream) const {
     (void)stream;
