@@ -48,6 +48,16 @@ double largest_position(const Problem& problem) {
   return out;
 }
 
+// What f32 may lose: in a score, of the size of its terms (products, sums, soft cap); in a sum of
+// weighted values, of the size of these.
+constexpr double kScoreError = 0x1p-21;
+constexpr double kSumError = 0x1p-20;
+
+// The contract of rope is 1e-4 rad at position 2^20; nearer positions must do better.
+double angle_error(const Problem& problem) {
+  return 1e-4 * std::clamp(largest_position(problem) * 0x1p-20, 0.01, 1.0);
+}
+
 class Comparer {
  public:
   Comparer(const Problem& problem, const RunResult& result)
@@ -55,10 +65,7 @@ class Comparer {
         result_(result),
         exact_(oracle::solve(problem)),
         reference_(oracle::solve_same_precision(problem)),
-        sizes_(oracle::magnitudes(problem)) {
-    // The contract of rope is 1e-4 rad at position 2^20; nearer positions must do better.
-    angle_error_ = 1e-4 * std::clamp(largest_position(problem) * 0x1p-20, 0.01, 1.0);
-  }
+        sensitivity_(oracle::sensitivity(problem, kScoreError, angle_error(problem))) {}
 
   Comparison run() {
     for (std::int64_t request = 0; request < p_.num_requests(); ++request) {
@@ -91,9 +98,6 @@ class Comparer {
 
   void check_row(std::int64_t token, std::int64_t head) {
     const std::size_t at = z(token * p_.num_qo_heads + head);
-    // How far f32 may move a score of this row: its products and sums, the soft cap, rope.
-    const double score_error = 0x1p-22 * sizes_.score[at] + angle_error_ * sizes_.rotation[at] +
-                               0x1p-21 * std::fmin(p_.logits_soft_cap, sizes_.score[at]);
     const bool empty = !p_.sum_sigmoid && std::isinf(exact_.lse[at]) && exact_.lse[at] < 0;
     const Rounding rounding = rounding_of(p_.output_dtype());
     for (std::int64_t d = 0; d < p_.head_dim_vo; ++d) {
@@ -101,14 +105,15 @@ class Comparer {
       const double exact = exact_.o[z(n)];
       const double bound = empty ? 0.0
                                  : 2 * o_error_ + rounding.relative * std::fabs(exact) +
-                                       rounding.absolute +
-                                       (2 * score_error + 0x1p-20) * sizes_.value[at];
+                                       rounding.absolute + kSumError * sensitivity_.value[at] +
+                                       sensitivity_.o[at];
       check_element("o", token, head, d, result_.o.load(n), exact, bound, p_.output_dtype());
     }
     if (result_.lse.storage == nullptr) return;
     const double exact = exact_.lse[at];
     const double bound =
-        empty ? 0.0 : 2 * lse_error_ + score_error + 0x1p-21 * std::fmax(1.0, std::fabs(exact));
+        empty ? 0.0
+              : 2 * lse_error_ + sensitivity_.lse[at] + 0x1p-21 * std::fmax(1.0, std::fabs(exact));
     check_element("lse", token, head, -1, result_.lse.load(static_cast<std::int64_t>(at)), exact,
                   bound, DType::kF32);
   }
@@ -142,8 +147,7 @@ class Comparer {
   const RunResult& result_;
   Answer exact_;
   Answer reference_;
-  oracle::Magnitudes sizes_;
-  double angle_error_ = 0;
+  oracle::Sensitivity sensitivity_;
   double o_error_ = 0;
   double lse_error_ = 0;
   Comparison out_;

@@ -193,17 +193,21 @@ Answer solve(const Problem& problem) {
   return answer;
 }
 
-Magnitudes magnitudes(const Problem& problem) {
+Sensitivity sensitivity(const Problem& problem, double relative, double angle) {
   const Solver solver(problem);
+  const Answer exact = solve(problem);
   const std::int64_t rows = problem.total_q() * problem.num_qo_heads;
-  Magnitudes out;
-  out.score.assign(z(rows), 0.0);
+  Sensitivity out;
   out.value.assign(z(rows), 0.0);
-  out.rotation.assign(z(rows), 0.0);
+  out.o.assign(z(rows), 0.0);
+  out.lse.assign(z(rows), 0.0);
   solver.for_each_row([&](std::int64_t token, std::int64_t head, std::int64_t request,
                           std::int64_t row, const KeyBlock& block, const std::vector<double>& q) {
     const std::size_t at = z(token * problem.num_qo_heads + head);
-    double weights = 0;
+    double largest_o = 0;
+    for (std::int64_t d = 0; d < problem.head_dim_vo; ++d) {
+      largest_o = std::fmax(largest_o, std::fabs(exact.o[at * z(problem.head_dim_vo) + z(d)]));
+    }
     for (std::size_t n = 0; n < block.keys.size(); ++n) {
       if (!is_visible(problem, request, row, block.keys[n])) continue;
       double dot = 0;
@@ -216,14 +220,18 @@ Magnitudes magnitudes(const Problem& problem) {
       }
       const double scale = std::fabs(problem.sm_scale);
       const double bias = std::fabs(solver.bias(request, row, head, block.keys[n]));
-      out.score[at] = std::fmax(out.score[at], dot * scale + bias);
-      if (problem.rope.kind != Rope::kNone) {
-        out.rotation[at] = std::fmax(out.rotation[at], std::sqrt(q2 * k2) * scale);
-      }
-      for (double v : block.v[n]) out.value[at] = std::fmax(out.value[at], std::fabs(v));
-      weights += 1;
+      double error = relative * (dot * scale + bias);
+      if (problem.rope.kind != Rope::kNone) error += angle * std::sqrt(q2 * k2) * scale;
+      const double s = solver.score(request, row, head, q, block.k[n], block.keys[n]);
+      const double weight = problem.sum_sigmoid
+                                ? 1.0 / (1.0 + std::exp(-(s + problem.sigmoid_bias)))
+                                : std::exp(s - exact.lse[at]);
+      double largest_v = 0;
+      for (double v : block.v[n]) largest_v = std::fmax(largest_v, std::fabs(v));
+      out.value[at] += weight * largest_v;
+      out.o[at] += weight * error * (largest_v + (problem.sum_sigmoid ? 0.0 : largest_o));
+      out.lse[at] += weight * error;
     }
-    if (problem.sum_sigmoid) out.value[at] *= weights;
   });
   return out;
 }

@@ -23,14 +23,15 @@ Answer solve(const Problem& problem);
 /// rounded to its dtype.
 Answer solve_same_precision(const Problem& problem);
 
-/// Sizes of the quantities that rounding acts on, per query row and head: what an error bound
-/// needs.
-struct Magnitudes {
-  std::vector<double> score;  // largest sum_d |q_d k_d| * |scale| + |bias| over visible keys
-  std::vector<double> value;  // largest |v| * |v_scale| over visible keys, times the weight sum for
-                              // a sum reduction
-  std::vector<double> rotation;  // largest |q_rot| |k_rot| |scale|; 0 without rope
+/// How far small errors in scores can move an answer, per query row and head. With weights w_j (the
+/// probabilities, or the sigmoids of a sum) and score errors d_j:
+struct Sensitivity {
+  std::vector<double> value;  // sum_j w_j |v_j|
+  std::vector<double> o;      // sum_j w_j d_j (|v_j| + |o|)
+  std::vector<double> lse;    // sum_j w_j d_j
 };
-Magnitudes magnitudes(const Problem& problem);
+
+/// d_j = relative * (sum_d |q_d k_d| |scale| + |bias|) + angle * |q_rot| |k_rot| |scale|.
+Sensitivity sensitivity(const Problem& problem, double relative, double angle);
 
 }  // namespace plait::oracle

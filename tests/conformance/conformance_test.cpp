@@ -44,38 +44,126 @@ RunResult result_of(const oracle::Problem& problem, const oracle::Answer& answer
 
 TEST(Generator, EveryProblemIsWellFormedAndRepeatable) {
   int kinds[5] = {};
-  for (std::uint64_t index = 0; index < 300; ++index) {
+  for (std::uint64_t index = 0; index < 150; ++index) {
     const json document = generate_problem(11, index);
     EXPECT_EQ(document, generate_problem(11, index));
     oracle::Problem problem;
     ASSERT_NO_THROW(problem = oracle::parse_problem(document.dump(), nullptr)) << document.dump();
     ++kinds[static_cast<int>(problem.source)];
   }
-  for (int count : kinds) EXPECT_GT(count, 5);
+  for (int count : kinds) EXPECT_GT(count, 3);
 }
 
-TEST(Comparison, AcceptsRoundedAnswersAndNoticesWrongOnes) {
-  int noticed = 0;
-  int tried = 0;
+TEST(Comparison, AcceptsRoundedAnswers) {
   for (std::uint64_t index = 0; index < 60; ++index) {
     const oracle::Problem problem = problem_of(12, index);
-    const oracle::Answer exact = oracle::solve(problem);
-    EXPECT_TRUE(compare_with_oracle(problem, result_of(problem, exact)).ok) << index;
-    EXPECT_TRUE(
-        compare_with_oracle(problem, result_of(problem, oracle::solve_same_precision(problem))).ok)
-        << index;
-    // One key too few in the causal mask of every row is a fault that must show.
-    if (problem.mask != oracle::Mask::kCausal || problem.source == oracle::Source::kBsr) continue;
-    oracle::Problem shifted = problem;
-    for (double& scale : shifted.v_scale) scale *= 1.2;
-    bool any = false;
-    for (double o : exact.o) any = any || std::fabs(o) > 1e-2;
-    if (!any) continue;
-    ++tried;
-    if (!compare_with_oracle(problem, result_of(problem, oracle::solve(shifted))).ok) ++noticed;
+    const Comparison exact =
+        compare_with_oracle(problem, result_of(problem, oracle::solve(problem)));
+    EXPECT_TRUE(exact.ok) << index << " " << exact.message;
+    const Comparison rounded =
+        compare_with_oracle(problem, result_of(problem, oracle::solve_same_precision(problem)));
+    EXPECT_TRUE(rounded.ok) << index << " " << rounded.message;
   }
-  EXPECT_GT(tried, 10);
-  EXPECT_GE(noticed, tried * 9 / 10) << "of " << tried;
+}
+
+// Faults that engines have had, made on purpose: the answer to a slightly other problem.
+struct Fault {
+  const char* name;
+  // Changes the problem; false if it has nothing to change.
+  bool (*make)(oracle::Problem& problem);
+};
+constexpr Fault kFaults[] = {
+    {"window off by one",
+     [](oracle::Problem& p) {
+       if (p.window_left < 1) return false;
+       --p.window_left;
+       return true;
+     }},
+    {"causal dropped",
+     [](oracle::Problem& p) {
+       if (p.mask != oracle::Mask::kCausal || p.total_q() < 8) return false;
+       p.mask = oracle::Mask::kNone;
+       return true;
+     }},
+    {"soft cap dropped",
+     [](oracle::Problem& p) {
+       if (p.logits_soft_cap <= 0 || p.logits_soft_cap > 2) return false;
+       p.logits_soft_cap = 0;
+       return true;
+     }},
+    {"alibi dropped",
+     [](oracle::Problem& p) {
+       if (p.alibi_slopes.empty()) return false;
+       p.alibi_slopes.clear();
+       return true;
+     }},
+    {"rope of the other kind",
+     [](oracle::Problem& p) {
+       if (p.rope.kind == oracle::Rope::kNone || p.rope.rotary_dim < 4) return false;
+       p.rope.kind =
+           p.rope.kind == oracle::Rope::kHalf ? oracle::Rope::kInterleaved : oracle::Rope::kHalf;
+       return true;
+     }},
+    {"rope scaling dropped",
+     [](oracle::Problem& p) {
+       if (p.rope.scaling != oracle::RopeScaling::kLinear || p.rope.factor < 2) return false;
+       p.rope.scaling = oracle::RopeScaling::kNone;
+       return true;
+     }},
+    {"scale of a padded dim",
+     [](oracle::Problem& p) {
+       if (p.head_dim_qk != 96 && p.head_dim_qk != 80) return false;
+       p.sm_scale = 1.0 / std::sqrt(128.0);
+       return true;
+     }},
+    {"sink counted twice",
+     [](oracle::Problem& p) {
+       if (p.sink.empty() || p.state) return false;
+       for (double& sink : p.sink) sink += std::log(2.0);
+       return true;
+     }},
+    {"v_scale dropped",
+     [](oracle::Problem& p) {
+       if (p.v_scale.size() != 1 || std::fabs(p.v_scale[0] - 1) < 0.1) return false;
+       p.v_scale = {1.0};
+       return true;
+     }},
+    {"last token of every list lost",
+     [](oracle::Problem& p) {
+       if (p.source != oracle::Source::kPaged || p.mask == oracle::Mask::kCustom) return false;
+       for (std::int64_t& tokens : p.levels[0].last_page_len) {
+         if (tokens > 1) --tokens;
+       }
+       for (auto& list : p.rope.k_positions) list.resize(list.size() + 1);
+       return true;
+     }},
+};
+
+TEST(Comparison, NoticesFaults) {
+  for (const Fault& fault : kFaults) {
+    int noticed = 0;
+    int tried = 0;
+    for (std::uint64_t index = 0; index < 4000 && tried < 5; ++index) {
+      const oracle::Problem problem = problem_of(15, index);
+      oracle::Problem faulty = problem;
+      if (problem.total_q() == 0 || !fault.make(faulty)) continue;
+      const RunResult wrong = result_of(problem, oracle::solve(faulty));
+      // A fault that does not reach the answer (nothing masked, no key in the window) is none.
+      const oracle::Answer right = oracle::solve(problem);
+      double moved = 0;
+      double size = 0;
+      for (std::size_t n = 0; n < right.o.size(); ++n) {
+        moved =
+            std::fmax(moved, std::fabs(wrong.o.load(static_cast<std::int64_t>(n)) - right.o[n]));
+        size = std::fmax(size, std::fabs(right.o[n]));
+      }
+      if (!(moved > 0.05 * size)) continue;
+      ++tried;
+      if (!compare_with_oracle(problem, wrong).ok) ++noticed;
+    }
+    EXPECT_GE(tried, 4) << fault.name;
+    EXPECT_EQ(noticed, tried) << fault.name;
+  }
 }
 
 TEST(Comparison, NoticesSingleElements) {
