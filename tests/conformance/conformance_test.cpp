@@ -12,6 +12,7 @@
 #include "check/generate.h"
 #include "check/operand_memory.h"
 #include "check/transforms.h"
+#include "check/variant_cases.h"
 #include "core/convert.h"
 #include "oracle/oracle.h"
 #include "oracle/parse_problem.h"
@@ -221,6 +222,17 @@ void check_random(const RunOptions& options, std::uint64_t seed, std::uint64_t c
                   << generate_problem(seed, index).dump() << "'";
   }
   EXPECT_GT(passed, static_cast<std::int64_t>(count) / 2) << "most problems must be served";
+}
+
+TEST(Conformance, UserVariantsOnCpu) {
+  for (const VariantCase& which : variant_cases()) {
+    for (std::uint64_t index = 0; index < 4; ++index) {
+      const VariantReport report = check_variant(which, 31, index, {});
+      EXPECT_FALSE(report.declined) << report.declined_by;
+      EXPECT_EQ(report.failure, "")
+          << which.name << "\nrepro: plait eval '" << report.document.dump() << "'";
+    }
+  }
 }
 
 TEST(Conformance, RandomProblemsOnCpu) { check_random({}, 21, 60); }

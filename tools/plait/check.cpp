@@ -12,6 +12,7 @@
 #include "check/field/cases.h"
 #include "check/generate.h"
 #include "check/run_problem.h"
+#include "check/variant_cases.h"
 #include "core/file.h"
 #include "oracle/parse_problem.h"
 #include "oracle/strict_json.h"
@@ -136,6 +137,31 @@ class Suite {
     if (progress_) std::fprintf(stderr, "\n");
   }
 
+  void variant_cases() {
+    constexpr std::uint64_t kProblems = 8;
+    for (const check::VariantCase& which : check::variant_cases()) {
+      const std::string name = "variant/" + std::string(which.name);
+      for (std::uint64_t index = 0; index < kProblems && wanted(name); ++index) {
+        if (out_of_time()) return;
+        const check::VariantReport report =
+            check::check_variant(which, options_.seed, index, options_.run);
+        totals_.worst = std::max(totals_.worst, report.worst);
+        ++(report.declined          ? totals_.declined
+           : report.failure.empty() ? totals_.passed
+                                    : totals_.failed);
+        if (report.failure.empty()) continue;
+        std::printf("FAILED   %s#%llu.%llu: %s\n", name.c_str(),
+                    static_cast<unsigned long long>(options_.seed),
+                    static_cast<unsigned long long>(index), one_line(report.failure).c_str());
+        std::printf("  repro: plait check%s --seed %llu --filter %s\n", device_words().c_str(),
+                    static_cast<unsigned long long>(options_.seed), name.c_str());
+        std::printf("  eval:  plait eval%s --out out.safetensors %s\n", device_words().c_str(),
+                    quoted(report.document.dump()).c_str());
+        std::fflush(stdout);
+      }
+    }
+  }
+
   // One problem; `document` is shrunk when it fails.
   void problem(const std::string& name, const Json& document, const oracle::Safetensors* tensors) {
     const oracle::Problem parsed = oracle::problem_from_json(document, tensors);
@@ -211,6 +237,13 @@ void print_list(const Suite& suite) {
       std::printf("%-40s random problems against the oracle, then bit for bit\n", name.c_str());
     }
   }
+  for (const check::VariantCase& which : check::variant_cases()) {
+    const std::string name = "variant/" + std::string(which.name);
+    if (suite.wanted(name)) {
+      std::printf("%-40s a user variant against the built-in option that does the same\n",
+                  name.c_str());
+    }
+  }
   for (const check::field::FieldCase& field : check::field::field_cases()) {
     const std::string name = case_name(field);
     if (suite.wanted(name)) std::printf("%s\n", name.c_str());
@@ -265,6 +298,7 @@ int run(const std::vector<std::string>& args) {
     named_problems(options, tensors, suite);
   } else {
     suite.field_cases();
+    suite.variant_cases();
     suite.random_cases();
   }
   return suite.finish();
