@@ -9,31 +9,16 @@
 #include "plait/spec.h"
 #include "plait/tensor.h"
 #include "serve/geometry.h"
+#include "serve/memory.h"
 
 namespace plait::serve {
-
-/// Host memory of fixed size, zero until touched. Throws Error{kOutOfMemory} naming `what`.
-class HostBuffer {
- public:
-  HostBuffer() = default;
-  HostBuffer(std::int64_t bytes, const char* what);
-  std::byte* data() const noexcept { return data_.get(); }
-  std::int64_t bytes() const noexcept { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(std::byte* memory) const noexcept;
-  };
-  std::unique_ptr<std::byte[], Free> data_;
-  std::int64_t bytes_ = 0;
-};
 
 /// The paged K and V caches of every layer. Keys are kept rotated, unrotated, or (for an ablation
 /// of rotation) both.
 class KvStore {
  public:
-  KvStore(const Geometry& geometry, DType dtype, std::int32_t num_pages, std::int32_t page_size,
-          bool rotated, bool unrotated);
+  KvStore(Memory& memory, const Geometry& geometry, DType dtype, std::int32_t num_pages,
+          std::int32_t page_size, bool rotated, bool unrotated);
 
   /// [num_pages, page_size, num_kv_heads, head_dim]
   Tensor k(std::int32_t layer, bool rotated) const;
@@ -41,11 +26,12 @@ class KvStore {
   bool has_k(bool rotated) const noexcept { return !(rotated ? rotated_ : unrotated_).empty(); }
 
  private:
-  Tensor pool(const std::vector<HostBuffer>& layers, std::int32_t layer) const;
+  Tensor pool(const std::vector<std::shared_ptr<std::byte>>& layers, std::int32_t layer) const;
 
+  Device device_;
   DType dtype_;
   std::int64_t num_pages_, page_size_, heads_, dim_;
-  std::vector<HostBuffer> rotated_, unrotated_, values_;
+  std::vector<std::shared_ptr<std::byte>> rotated_, unrotated_, values_;
 };
 
 }  // namespace plait::serve

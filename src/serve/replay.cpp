@@ -92,7 +92,9 @@ class Replay {
     }
     shadow_ = make_shadow(*arms_[0], options_, longest);
     if (!options_.plan_only) {
-      runner_.emplace(trace, geometry_, options_, engine_, arms_, options_.scheduler.pool_pages);
+      memory_ = Memory::make(options_.device);
+      runner_.emplace(trace, geometry_, options_, engine_, *memory_, arms_,
+                      options_.scheduler.pool_pages);
       result_.pool_bytes = runner_->pool_bytes();
     }
     times_.resize(arms_.size());
@@ -291,6 +293,7 @@ class Replay {
   Engine engine_;
   std::vector<std::unique_ptr<Arm>> arms_;
   std::optional<Planner> shadow_;
+  std::unique_ptr<Memory> memory_;  // outlives what the runner allocates from it
   std::optional<StepRunner> runner_;
   bool composes_ = false;
   bool contiguous_ = false;

@@ -57,9 +57,9 @@ std::vector<Feature> parse_features(std::string_view text, bool plan_only) {
 
 std::int64_t default_pool_tokens(const ReplayOptions& options, std::int64_t kv_bytes_per_token) {
   constexpr std::int64_t kTokens = std::int64_t{1} << 20;
-  constexpr std::int64_t kBytes = std::int64_t{4} << 30;
+  const std::int64_t bytes = std::int64_t{options.device.kind == DeviceKind::kCuda ? 64 : 4} << 30;
   if (options.plan_only) return kTokens;
-  return std::min(kTokens, kBytes / kv_bytes_per_token);
+  return std::min(kTokens, bytes / kv_bytes_per_token);
 }
 
 void validate(const ReplayOptions& options) {

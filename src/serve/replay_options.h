@@ -63,7 +63,7 @@ struct ReplayOptions {
 /// Workers of a plan that nobody executes: two CTAs on each of an H200's 132 SMs.
 inline constexpr std::int32_t kPlanOnlyWorkers = 264;
 
-/// 2^20 tokens, but not more than 4 GiB of K and V when they are computed.
+/// 2^20 tokens, but not more than 4 GiB of K and V (64 GiB on a GPU) when they are computed.
 std::int64_t default_pool_tokens(const ReplayOptions& options, std::int64_t kv_bytes_per_token);
 
 /// Throws Error{kInvalidArgument} for options that are out of range or do not belong together.

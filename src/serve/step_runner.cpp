@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "core/convert.h"
 #include "engine/attention_impl.h"
 #include "plait/ops.h"
-#include "serve/stopwatch.h"
 
 namespace plait::serve {
 namespace {
@@ -29,20 +27,20 @@ bool any_arm(std::span<const std::unique_ptr<Arm>> arms, RopeMode mode, bool rot
 }  // namespace
 
 StepRunner::StepRunner(const Trace& trace, const Geometry& geometry, const ReplayOptions& options,
-                       const Engine& engine, std::span<const std::unique_ptr<Arm>> arms,
-                       std::int32_t pool_pages)
+                       const Engine& engine, Memory& memory,
+                       std::span<const std::unique_ptr<Arm>> arms, std::int32_t pool_pages)
     : trace_(trace),
       geometry_(geometry),
       options_(options),
       engine_(engine),
+      memory_(memory),
       activation_(activation_dtype(options.kv_dtype)),
-      store_(geometry, options.kv_dtype, pool_pages, options.scheduler.page_size,
+      store_(memory, geometry, options.kv_dtype, pool_pages, options.scheduler.page_size,
              any_arm(arms, options.rope, true), any_arm(arms, options.rope, false)),
       data_(activation_, std::int64_t{geometry.num_qo_heads} * geometry.head_dim, options.seed),
       pool_bytes_(geometry.kv_bytes_per_token(options.kv_dtype) * pool_pages *
                   options.scheduler.page_size),
       needs_rotated_(any_arm(arms, options.rope, true)),
-      needs_unrotated_(any_arm(arms, options.rope, false)),
       difference_(arms.size(), 0.0) {
   const auto& impl = arms[0]->attention.impl();
   // What runs at a time, whatever number of workers the plans were made for.
@@ -52,25 +50,22 @@ StepRunner::StepRunner(const Trace& trace, const Geometry& geometry, const Repla
       std::int64_t{options.scheduler.token_budget} * geometry.head_dim * size_of(activation_);
   const std::int64_t q_bytes = row_bytes * geometry.num_qo_heads;
   const std::int64_t kv_bytes = row_bytes * geometry.num_kv_heads;
-  q_ = HostBuffer(q_bytes, "queries");
-  k_ = HostBuffer(kv_bytes, "keys");
-  v_ = HostBuffer(kv_bytes, "values");
+  q_ = Mirror(memory, q_bytes, "queries");
+  k_ = Mirror(memory, kv_bytes, "keys");
+  v_ = Mirror(memory, kv_bytes, "values");
   if (needs_rotated_) {
-    q_rotated_ = HostBuffer(q_bytes, "queries");
-    k_rotated_ = HostBuffer(kv_bytes, "keys");
+    q_rotated_ = Mirror(memory, q_bytes, "queries");
+    k_rotated_ = Mirror(memory, kv_bytes, "keys");
   }
-  for (std::size_t i = 0; i < arms.size(); ++i) outputs_.emplace_back(q_bytes, "outputs");
+  for (std::size_t i = 0; i < arms.size(); ++i) outputs_.emplace_back(memory, q_bytes, "outputs");
 }
 
-Tensor StepRunner::rows(const HostBuffer& buffer, std::int32_t heads, DType dtype) const {
-  return Tensor::contiguous(buffer.data(), dtype, {num_rows_, heads, geometry_.head_dim});
+Tensor StepRunner::rows(std::byte* data, std::int32_t heads) const {
+  return Tensor::contiguous(data, activation_, {num_rows_, heads, geometry_.head_dim},
+                            memory_.device());
 }
 
-Tensor StepRunner::indices(std::span<const std::int32_t> values) const {
-  return Tensor::contiguous(values.data(), DType::kI32, {std::ssize(values)});
-}
-
-void StepRunner::describe_tokens(std::span<const StepEntry> entries) {
+void StepRunner::describe_tokens(std::span<const StepEntry> entries, const StepForms& forms) {
   tokens_.clear();
   batch_indices_.clear();
   positions_.clear();
@@ -84,32 +79,54 @@ void StepRunner::describe_tokens(std::span<const StepEntry> entries) {
     }
   }
   num_rows_ = std::ssize(tokens_);
+  step_.batch_indices = lists_[0].place(memory_, batch_indices_);
+  step_.positions = lists_[1].place(memory_, positions_);
+  step_.page_indptr = lists_[2].place(memory_, forms.flat->page_indptr(0));
+  step_.flat_ids = {lists_[3].place(memory_, forms.flat->page_ids(0))};
+  step_.composed_ids.clear();
+  if (forms.composed == nullptr) return;
+  for (int view = 0; view < forms.composed->num_views(); ++view) {
+    step_.composed_ids.push_back(
+        lists_[static_cast<std::size_t>(4 + view)].place(memory_, forms.composed->page_ids(view)));
+  }
 }
 
-void StepRunner::make_inputs(std::int32_t layer) {
+void StepRunner::make_inputs() {
   const std::int64_t q_count = std::int64_t{geometry_.num_qo_heads} * geometry_.head_dim;
   const std::int64_t kv_count = std::int64_t{geometry_.num_kv_heads} * geometry_.head_dim;
   const std::int64_t q_bytes = q_count * size_of(activation_);
   const std::int64_t kv_bytes = kv_count * size_of(activation_);
   for (std::size_t t = 0; t < tokens_.size(); ++t) {
     const auto row = static_cast<std::int64_t>(t);
-    data_.fill(tokens_[t], layer, TokenData::Kind::kQuery, q_count, q_.data() + row * q_bytes);
-    data_.fill(tokens_[t], layer, TokenData::Kind::kKey, kv_count, k_.data() + row * kv_bytes);
-    data_.fill(tokens_[t], layer, TokenData::Kind::kValue, kv_count, v_.data() + row * kv_bytes);
+    data_.fill(tokens_[t], TokenData::Kind::kQuery, q_count, q_.host() + row * q_bytes);
+    data_.fill(tokens_[t], TokenData::Kind::kKey, kv_count, k_.host() + row * kv_bytes);
+    data_.fill(tokens_[t], TokenData::Kind::kValue, kv_count, v_.host() + row * kv_bytes);
   }
+  q_.push(num_rows_ * q_bytes);
+  k_.push(num_rows_ * kv_bytes);
+  v_.push(num_rows_ * kv_bytes);
 }
 
-double StepRunner::append(std::int32_t layer, const BatchForm& flat) {
+double StepRunner::rotate() {
+  if (!needs_rotated_) return 0.0;
+  memory_.start_timer();
+  apply_rope(engine_, rows(q_.device(), geometry_.num_qo_heads), step_.positions, geometry_.rope,
+             rows(q_rotated_.device(), geometry_.num_qo_heads));
+  apply_rope(engine_, rows(k_.device(), geometry_.num_kv_heads), step_.positions, geometry_.rope,
+             rows(k_rotated_.device(), geometry_.num_kv_heads));
+  return memory_.stop_timer_us();
+}
+
+double StepRunner::append(std::int32_t layer) {
   double microseconds = 0.0;
-  const Tensor v_new = rows(v_, geometry_.num_kv_heads, activation_);
+  const Tensor v_new = rows(v_.device(), geometry_.num_kv_heads);
   for (const bool rotated : {true, false}) {
     if (!store_.has_k(rotated)) continue;
-    const Tensor k_new = rows(rotated ? k_rotated_ : k_, geometry_.num_kv_heads, activation_);
-    const Stopwatch watch;
-    append_paged_kv(engine_, k_new, v_new, indices(batch_indices_), indices(positions_),
-                    indices(flat.page_indptr(0)), indices(flat.page_ids(0)),
-                    store_.k(layer, rotated), store_.v(layer), KvLayout::kNhd);
-    microseconds = std::max(microseconds, watch.microseconds());
+    const Tensor k_new = rows(rotated ? k_rotated_.device() : k_.device(), geometry_.num_kv_heads);
+    memory_.start_timer();
+    append_paged_kv(engine_, k_new, v_new, step_.batch_indices, step_.positions, step_.page_indptr,
+                    step_.flat_ids[0], store_.k(layer, rotated), store_.v(layer), KvLayout::kNhd);
+    microseconds = std::max(microseconds, memory_.stop_timer_us());
   }
   return microseconds;
 }
@@ -124,54 +141,58 @@ void StepRunner::gather(std::span<const StepEntry> entries, const BatchForm& fla
   for (const StepEntry& entry : entries) gathered_tokens_ += entry.context + entry.rows;
   if (gathered_k_.bytes() < gathered_tokens_ * token_bytes) {
     const std::int64_t bytes = gathered_tokens_ * token_bytes * 5 / 4;
-    gathered_k_ = HostBuffer(bytes, "contiguous keys");
-    gathered_v_ = HostBuffer(bytes, "contiguous values");
+    gathered_k_ = Mirror(memory_, bytes, "contiguous keys");
+    gathered_v_ = Mirror(memory_, bytes, "contiguous values");
   }
   const auto* k_pages = static_cast<const std::byte*>(store_.k(layer, rotated).data);
   const auto* v_pages = static_cast<const std::byte*>(store_.v(layer).data);
-  std::int64_t token = 0;
   const auto ids = flat.page_ids(0);
+  std::int64_t token = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     std::int64_t left = entries[i].context + entries[i].rows;
-    for (auto page = static_cast<std::size_t>(flat.page_indptr(0)[i]); left > 0; ++page) {
-      const std::int64_t count = std::min(left, page_size);
+    for (auto page = static_cast<std::size_t>(flat.page_indptr(0)[i]); left > 0;) {
+      // Neighbours in the pool are one copy.
+      std::size_t run = 1;
+      while (static_cast<std::int64_t>(run) * page_size < left &&
+             ids[page + run] == ids[page] + static_cast<std::int32_t>(run)) {
+        ++run;
+      }
+      const std::int64_t count = std::min(left, static_cast<std::int64_t>(run) * page_size);
       const std::int64_t from = ids[page] * page_size * token_bytes;
-      const auto bytes = static_cast<std::size_t>(count * token_bytes);
-      std::memcpy(gathered_k_.data() + token * token_bytes, k_pages + from, bytes);
-      std::memcpy(gathered_v_.data() + token * token_bytes, v_pages + from, bytes);
+      memory_.copy_within(gathered_k_.device() + token * token_bytes, k_pages + from,
+                          count * token_bytes);
+      memory_.copy_within(gathered_v_.device() + token * token_bytes, v_pages + from,
+                          count * token_bytes);
       token += count;
       left -= count;
+      page += run;
     }
   }
 }
 
 void StepRunner::run_arm(Arm& arm, std::size_t index, std::int32_t group, std::int32_t layer,
-                         const StepForms& forms, ArmTimes& times) {
+                         ArmTimes& times) {
   const bool rotated = reads_rotated(arm.spec, options_.rope);
   RunArgs args;
   args.group = group;
-  args.q = rows(rotated ? q_rotated_ : q_, geometry_.num_qo_heads, activation_);
-  args.o = rows(outputs_[index], geometry_.num_qo_heads, activation_);
-  std::vector<Tensor> ids;
+  args.q = rows(rotated ? q_rotated_.device() : q_.device(), geometry_.num_qo_heads);
+  args.o = rows(outputs_[index].device(), geometry_.num_qo_heads);
   if (arm.spec.contiguous) {
-    args.k = Tensor::contiguous(gathered_k_.data(), options_.kv_dtype,
-                                {gathered_tokens_, geometry_.num_kv_heads, geometry_.head_dim});
+    args.k = Tensor::contiguous(gathered_k_.device(), options_.kv_dtype,
+                                {gathered_tokens_, geometry_.num_kv_heads, geometry_.head_dim},
+                                memory_.device());
     args.v = args.k;
-    args.v.data = gathered_v_.data();
+    args.v.data = gathered_v_.device();
   } else {
-    const BatchForm& form = arm.is_composed(group) ? *forms.composed : *forms.flat;
-    for (int view = 0; view < form.num_views(); ++view) ids.push_back(indices(form.page_ids(view)));
-    args.page_ids = ids;
+    args.page_ids = arm.is_composed(group) ? step_.composed_ids : step_.flat_ids;
     args.k = store_.k(layer, rotated);
     args.v = store_.v(layer);
   }
   // An arm that writes only part of its output must not inherit the rest from the step before.
-  std::memset(outputs_[index].data(), 0xff,
-              static_cast<std::size_t>(num_rows_ * geometry_.num_qo_heads * geometry_.head_dim *
-                                       size_of(activation_)));
-  const Stopwatch watch;
+  memory_.fill(outputs_[index].device(), 0xff, args.o.size() * size_of(activation_));
+  memory_.start_timer();
   arm.attention.run(args);
-  times.attention_us += watch.microseconds();
+  times.attention_us += memory_.stop_timer_us();
   // Any thread may take any worker's list, so what counts is when the last one was done against
   // what it would be had all been equally busy.
   std::int64_t busy = 0;
@@ -193,17 +214,24 @@ void StepRunner::run_arm(Arm& arm, std::size_t index, std::int32_t group, std::i
 
 void StepRunner::compare_outputs(std::size_t num_arms) {
   const std::int64_t count = num_rows_ * geometry_.num_qo_heads * geometry_.head_dim;
+  for (std::size_t arm = 0; arm < num_arms; ++arm) {
+    outputs_[arm].pull(count * size_of(activation_));
+  }
   double sum = 0.0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const double value = load_element(activation_, outputs_[0].data(), i);
+    const double value = load_element(activation_, outputs_[0].host(), i);
     sum += value;
     for (std::size_t arm = 1; arm < num_arms; ++arm) {
-      const double other = load_element(activation_, outputs_[arm].data(), i);
-      difference_[arm] = std::max(difference_[arm], std::abs(other - value));
+      const double other = load_element(activation_, outputs_[arm].host(), i);
+      // A NaN compares false with everything: it must not pass for the smaller one.
+      if (!(std::abs(other - value) <= difference_[arm])) {
+        difference_[arm] = std::abs(other - value);
+      }
     }
   }
-  // NaN anywhere: a row that was not written, or a broken kernel.
-  if (!std::isfinite(sum)) {
+  bool finite = std::isfinite(sum);
+  for (const double difference : difference_) finite = finite && std::isfinite(difference);
+  if (!finite) {  // a row that was not written, or a broken kernel
     throw Error(ErrorCode::kInternal, "attention output", "a value that is not finite",
                 "finite outputs of finite inputs");
   }
@@ -213,7 +241,8 @@ void StepRunner::compare_outputs(std::size_t num_arms) {
 double StepRunner::run(std::span<const StepEntry> entries, const StepForms& forms,
                        std::span<const std::unique_ptr<Arm>> arms, std::span<ArmTimes> times,
                        const std::function<bool()>& interrupted) {
-  describe_tokens(entries);
+  describe_tokens(entries, forms);
+  make_inputs();
   std::fill(times.begin(), times.end(), ArmTimes{});
   double append_us = 0.0;
   std::int32_t layer = 0;
@@ -223,29 +252,22 @@ double StepRunner::run(std::span<const StepEntry> entries, const StepForms& form
       if (interrupted && interrupted()) {
         throw Error(ErrorCode::kInterrupted, "replay", "an interrupt", "to run to the end");
       }
-      make_inputs(layer);
-      double rope_us = 0.0;
-      if (needs_rotated_) {
-        const Stopwatch watch;
-        apply_rope(engine_, rows(q_, geometry_.num_qo_heads, activation_), indices(positions_),
-                   geometry_.rope, rows(q_rotated_, geometry_.num_qo_heads, activation_));
-        apply_rope(engine_, rows(k_, geometry_.num_kv_heads, activation_), indices(positions_),
-                   geometry_.rope, rows(k_rotated_, geometry_.num_kv_heads, activation_));
-        rope_us = watch.microseconds();
-      }
-      append_us += append(layer, *forms.flat);
+      const double rope_us = rotate();
+      append_us += append(layer);
       // Who runs first finds colder caches: the arms take turns.
       for (std::size_t turn = 0; turn < arms.size(); ++turn) {
-        const std::size_t a = (turn + static_cast<std::size_t>(step_count_)) % arms.size();
+        const std::size_t a = (turn + static_cast<std::size_t>(turn_)) % arms.size();
         const bool rotated = reads_rotated(arms[a]->spec, options_.rope);
         if (arms[a]->spec.contiguous) gather(entries, *forms.flat, layer, rotated);
-        run_arm(*arms[a], a, group, layer, forms, times[a]);
+        run_arm(*arms[a], a, group, layer, times[a]);
         if (rotated) times[a].rope_us += rope_us;
       }
-      compare_outputs(arms.size());
-      ++step_count_;
+      // The layers of a group compute the same from the same rows.
+      if (i == 0) compare_outputs(arms.size());
+      ++turn_;
     }
   }
+  for (const auto& arm : arms) arm->attention.status();
   return append_us;
 }
 

@@ -4,6 +4,7 @@
 // every layer in every arm.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "serve/batch_form.h"
 #include "serve/geometry.h"
 #include "serve/kv_store.h"
+#include "serve/memory.h"
 #include "serve/replay_options.h"
 #include "serve/scheduler.h"
 #include "serve/token_data.h"
@@ -38,7 +40,7 @@ struct StepForms {
 class StepRunner {
  public:
   StepRunner(const Trace& trace, const Geometry& geometry, const ReplayOptions& options,
-             const Engine& engine, std::span<const std::unique_ptr<Arm>> arms,
+             const Engine& engine, Memory& memory, std::span<const std::unique_ptr<Arm>> arms,
              std::int32_t pool_pages);
 
   /// `entries` in the order of the forms. Every arm has planned the step. Fills one ArmTimes per
@@ -55,38 +57,48 @@ class StepRunner {
   std::int64_t pool_bytes() const noexcept { return pool_bytes_; }
 
  private:
-  void describe_tokens(std::span<const StepEntry> entries);
-  void make_inputs(std::int32_t layer);
-  double append(std::int32_t layer, const BatchForm& flat);
+  void describe_tokens(std::span<const StepEntry> entries, const StepForms& forms);
+  void make_inputs();
+  double rotate();
+  double append(std::int32_t layer);
   void gather(std::span<const StepEntry> entries, const BatchForm& flat, std::int32_t layer,
               bool rotated);
   void run_arm(Arm& arm, std::size_t index, std::int32_t group, std::int32_t layer,
-               const StepForms& forms, ArmTimes& times);
+               ArmTimes& times);
   void compare_outputs(std::size_t num_arms);
-  Tensor rows(const HostBuffer& buffer, std::int32_t heads, DType dtype) const;
-  Tensor indices(std::span<const std::int32_t> values) const;
+  Tensor rows(std::byte* data, std::int32_t heads) const;
 
   const Trace& trace_;
   const Geometry& geometry_;
   const ReplayOptions& options_;
   const Engine& engine_;
+  Memory& memory_;
   DType activation_;
   KvStore store_;
   TokenData data_;
   std::int64_t pool_bytes_;
-  HostBuffer q_, q_rotated_, k_, k_rotated_, v_;
-  std::vector<HostBuffer> outputs_;
-  HostBuffer gathered_k_, gathered_v_;
+  Mirror q_, q_rotated_, k_, k_rotated_, v_;
+  std::vector<Mirror> outputs_;
+  Mirror gathered_k_, gathered_v_;
   std::int64_t num_rows_ = 0;
   std::int64_t gathered_tokens_ = 0;
   double parallel_workers_ = 1.0;
   bool needs_rotated_ = false;  // some arm reads rotated queries and keys
-  bool needs_unrotated_ = false;
   std::vector<std::uint64_t> tokens_;
   std::vector<std::int32_t> batch_indices_, positions_;
+
+  // Operands of the step at hand, on the device.
+  struct StepTensors {
+    Tensor batch_indices, positions, page_indptr;
+    std::vector<Tensor> flat_ids;  // one per view
+    std::vector<Tensor> composed_ids;
+  };
+  StepTensors step_;
+  std::array<IndexList, 6> lists_;  // memory of the above
+
   std::vector<double> difference_;
   double checksum_ = 0.0;
-  std::int64_t step_count_ = 0;
+  std::int64_t turn_ = 0;
 };
 
 }  // namespace plait::serve

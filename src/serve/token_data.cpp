@@ -39,7 +39,7 @@ std::uint64_t TokenData::token_id(const TraceRequest& request, std::int32_t requ
                       static_cast<std::uint64_t>(position));
 }
 
-void TokenData::fill(std::uint64_t token, std::int32_t layer, Kind kind, std::int64_t count,
+void TokenData::fill(std::uint64_t token, Kind kind, std::int64_t count,
                      std::byte* out) const noexcept {
   const std::uint64_t place =
       hash_combine(token, static_cast<std::uint64_t>(layer) * 4 + static_cast<std::uint64_t>(kind));

@@ -10,9 +10,9 @@
 
 namespace plait::serve {
 
-/// Stand-in for a model's activations: normally distributed rows that depend on the token and
-/// the layer alone. Two requests with the same prompt block therefore produce the same K and V,
-/// which makes reuse of cached pages legitimate, and a run repeatable.
+/// Stand-in for a model's activations: normally distributed rows that depend on the token alone
+/// (every layer gets the same). Two requests with the same prompt block therefore produce the same
+/// K and V, which makes reuse of cached pages legitimate, and a run repeatable.
 class TokenData {
  public:
   /// Rows of up to `max_row` elements of `dtype` (f32, f16 or bf16).
@@ -27,8 +27,7 @@ class TokenData {
 
   /// Writes `count` elements. A row is a stretch of one table of normals, chosen by the hash of
   /// its arguments: as good as fresh numbers for attention, and a copy instead of a computation.
-  void fill(std::uint64_t token, std::int32_t layer, Kind kind, std::int64_t count,
-            std::byte* out) const noexcept;
+  void fill(std::uint64_t token, Kind kind, std::int64_t count, std::byte* out) const noexcept;
 
  private:
   std::size_t element_bytes_;

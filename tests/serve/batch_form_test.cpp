@@ -114,9 +114,9 @@ TEST(TokenData, DependsOnTheTokenAndItsPlaceAlone) {
   const TokenData a(DType::kF32, 64, 1);
   const TokenData b(DType::kF32, 64, 1);
   std::vector<std::byte> x(256), y(256), z(256);
-  a.fill(id(0, 3), 2, TokenData::Kind::kKey, 64, x.data());
-  b.fill(id(1, 3), 2, TokenData::Kind::kKey, 64, y.data());
-  a.fill(id(0, 3), 2, TokenData::Kind::kValue, 64, z.data());
+  a.fill(id(0, 3), TokenData::Kind::kKey, 64, x.data());
+  b.fill(id(1, 3), TokenData::Kind::kKey, 64, y.data());
+  a.fill(id(0, 3), TokenData::Kind::kValue, 64, z.data());
   EXPECT_EQ(x, y);
   EXPECT_NE(x, z);
 }

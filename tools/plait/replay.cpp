@@ -111,12 +111,14 @@ void add_options(CLI::App& app, serve::ReplayOptions& o, Words& w) {
       ->capture_default_str();
   app.add_option("--page-size", o.scheduler.page_size, "tokens of a page")->capture_default_str();
   app.add_option("--pool-tokens", o.pool_tokens,
-                 "tokens of the page pool (default 2^20, at most 4 GiB of K/V)");
+                 "tokens of the page pool (default 2^20, at most 4 GiB of K/V, 64 on a GPU)");
   app.add_flag("--no-compose", w.no_compose, "read shared prefixes once per request");
   app.add_flag("--no-prefix-cache", w.no_prefix_cache, "compute every prompt from its start");
   app.add_option("--long-tokens", o.long_tokens, "longer prompts are reported as long requests")
       ->capture_default_str();
-  app.add_option("--device", w.device, "cpu")->capture_default_str();
+  app.add_option("--device", w.device, "cpu or cuda")->capture_default_str();
+  app.add_option("--family", o.family, "force a kernel family: auto, cpu, mma or hopper")
+      ->capture_default_str();
   app.add_option("--threads", o.num_threads, "CPU threads (0: PLAIT_NUM_THREADS, else the cores)");
   app.add_option("--workers", o.num_workers,
                  "workers of a plan (0: the backend's; 264 with --plan-only)");
@@ -147,7 +149,12 @@ void convert(const CLI::App& app, const Words& w, serve::ReplayOptions& o) {
   } else if (w.rope != "separate") {
     refuse("rope", w.rope, "separate, fused or none");
   }
-  if (w.device != "cpu") refuse("device", w.device, "cpu, the one device that replay runs on yet");
+  if (w.device == "cuda") {
+    if (o.plan_only) refuse("device", w.device, "cpu beside --plan-only, which runs nowhere");
+    o.device.kind = DeviceKind::kCuda;
+  } else if (w.device != "cpu") {
+    refuse("device", w.device, "cpu or cuda");
+  }
   o.scheduler.step_time = serve::parse_affine_time(w.clock, "clock-us");
   if (app.count("--other-us") > 0) o.other_time = serve::parse_affine_time(w.other, "other-us");
   if (app.count("--ablate") > 0) o.ablate = serve::parse_features(w.ablate, o.plan_only);
