@@ -28,7 +28,7 @@ Arm::Arm(const ArmSpec& arm, const Engine& engine, const Geometry& geometry,
     : spec(arm),
       groups(arm_groups(arm, geometry, options)),
       attention(engine, groups, make_capacity(options, longest, arm.compose),
-                {.policy = arm.policy, .checked = false, .measure = !options.plan_only}),
+                {.policy = arm.policy, .checked = false, .measure = measures_workers(options)}),
       composed_(groups.size(), false) {}
 
 void Arm::plan(const Batch& flat, const Batch* composed) {

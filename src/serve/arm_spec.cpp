@@ -80,6 +80,10 @@ std::vector<ArmSpec> make_arms(const ReplayOptions& options) {
   return arms;
 }
 
+bool measures_workers(const ReplayOptions& options) {
+  return !options.plan_only && (options.measure_workers || options.device.kind == DeviceKind::kCpu);
+}
+
 Capacity make_capacity(const ReplayOptions& options, std::int64_t longest, bool compose) {
   const SchedulerOptions& s = options.scheduler;
   Capacity capacity;

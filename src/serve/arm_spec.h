@@ -29,6 +29,9 @@ struct ArmSpec {
 /// reference of `indexed` is the arm without composition (added if it was not asked for).
 std::vector<ArmSpec> make_arms(const ReplayOptions& options);
 
+/// Whether workers record when they start and end.
+bool measures_workers(const ReplayOptions& options);
+
 /// Bounds for any step of `options.scheduler` over requests of at most `longest` tokens.
 Capacity make_capacity(const ReplayOptions& options, std::int64_t longest, bool compose);
 

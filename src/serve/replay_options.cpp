@@ -89,6 +89,9 @@ void validate(const ReplayOptions& options) {
   const auto ablates = [&](Feature feature) {
     return std::find(options.ablate.begin(), options.ablate.end(), feature) != options.ablate.end();
   };
+  if (options.measure_workers && options.device.kind == DeviceKind::kCpu) {
+    refuse("measure", "given", "--device cuda: on a CPU workers are always measured");
+  }
   if (options.plan_only) {
     if (options.other_time) {
       refuse("other-us", to_string(*options.other_time),

@@ -54,6 +54,7 @@ struct ReplayOptions {
   Device device;
   std::string family = "auto";
   std::int32_t num_threads = 0;
+  bool measure_workers = false;  // on a GPU: another kernel specialisation; a CPU always does
   std::int32_t num_workers = 0;  // 0: what the backend offers; kPlanOnlyWorkers with plan_only
   std::vector<Feature> ablate;
   std::optional<AffineTime> other_time;

@@ -27,7 +27,9 @@ void add_step_metrics(const ReplayResult& result, const ReplayOptions& options, 
   };
   if (!options.plan_only) {
     add("attention", "us", [](const StepRecord& s) { return s.attention_us; });
-    add("of it merge", "us", [](const StepRecord& s) { return s.merge_us; });
+    if (measures_workers(options)) {
+      add("of it merge", "us", [](const StepRecord& s) { return s.merge_us; });
+    }
     if (options.rope == RopeMode::kSeparate) {
       add("rotation", "us", [](const StepRecord& s) { return s.rope_us; });
     }
@@ -38,7 +40,7 @@ void add_step_metrics(const ReplayResult& result, const ReplayOptions& options, 
   add("metadata", "bytes", [](const StepRecord& s) { return s.metadata_bytes; });
   add("predicted time", "us", [](const StepRecord& s) { return s.predicted_us; });
   add("predicted imbalance", "max/mean", [](const StepRecord& s) { return s.predicted_imbalance; });
-  if (!options.plan_only && result.num_workers > 1) {
+  if (measures_workers(options) && result.num_workers > 1) {
     add("measured imbalance", "max/mean", [](const StepRecord& s) { return s.measured_imbalance; });
   }
   add("requests", "", [](const StepRecord& s) { return s.requests; });

@@ -41,8 +41,7 @@ std::uint64_t TokenData::token_id(const TraceRequest& request, std::int32_t requ
 
 void TokenData::fill(std::uint64_t token, Kind kind, std::int64_t count,
                      std::byte* out) const noexcept {
-  const std::uint64_t place =
-      hash_combine(token, static_cast<std::uint64_t>(layer) * 4 + static_cast<std::uint64_t>(kind));
+  const std::uint64_t place = hash_combine(token, static_cast<std::uint64_t>(kind));
   const auto start = static_cast<std::size_t>(place % kStarts);
   std::memcpy(out, table_.data() + start * element_bytes_,
               static_cast<std::size_t>(count) * element_bytes_);

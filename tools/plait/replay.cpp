@@ -119,6 +119,8 @@ void add_options(CLI::App& app, serve::ReplayOptions& o, Words& w) {
   app.add_option("--device", w.device, "cpu or cuda")->capture_default_str();
   app.add_option("--family", o.family, "force a kernel family: auto, cpu, mma or hopper")
       ->capture_default_str();
+  app.add_flag("--measure", o.measure_workers,
+               "on a GPU: kernels that record when each worker starts and ends");
   app.add_option("--threads", o.num_threads, "CPU threads (0: PLAIT_NUM_THREADS, else the cores)");
   app.add_option("--workers", o.num_workers,
                  "workers of a plan (0: the backend's; 264 with --plan-only)");
