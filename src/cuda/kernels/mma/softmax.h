@@ -209,6 +209,8 @@ struct Softmax {
   __device__ __forceinline__ void exponentiate(Scores& scores, Outputs& outputs,
                                                const ScoreScale& scale) {
     const float factor = kGeneral ? 1.0F : scale.base2;
+    float shrinks[kRows];
+    bool moved = false;
 #pragma unroll
     for (i32 m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
@@ -237,10 +239,20 @@ struct Softmax {
           }
         }
         sum[r] = __fmaf_rn(sum[r], shrink, added);
+        shrinks[r] = shrink;
+        moved = moved || shrink != 1.0F;
+      }
+    }
+    // Maxima settle after a few tiles, and a product with 1 changes no bit.
+    if (__any_sync(0xFFFFFFFFU, moved)) {
+#pragma unroll
+      for (i32 m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
         for (i32 n = 0; n < C::kColumnTiles; ++n) {
-          outputs[m][n].x[2 * half] = __fmul_rn(outputs[m][n].x[2 * half], shrink);
-          outputs[m][n].x[2 * half + 1] = __fmul_rn(outputs[m][n].x[2 * half + 1], shrink);
+#pragma unroll
+          for (i32 e = 0; e < 4; ++e) {
+            outputs[m][n].x[e] = __fmul_rn(outputs[m][n].x[e], shrinks[2 * m + e / 2]);
+          }
         }
       }
     }
