@@ -54,6 +54,20 @@ __device__ __forceinline__ void copy_async(u32 shared, const void* global, bool 
   }
 }
 
+/// The same for what is known to be valid: a size that may be 0 costs instructions.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(u32 shared, u64 global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async moves 4, 8 or 16 bytes");
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global),
+                 "n"(kBytes)
+                 : "memory");
+  }
+}
+
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -3,6 +3,7 @@
 // Where finished rows go: a partial state, or the output itself (sink, hook and rounding applied).
 #pragma once
 
+#include "cuda/kernels/device/ptx_sm80.h"
 #include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/mma/config.h"
 #include "cuda/kernels/mma/work.h"
@@ -64,29 +65,45 @@ struct OutputWriter {
     return x;
   }
 
-  __device__ __forceinline__ void write(const Row& r, i32 dim, float x) const {
-    x = finish(r, x, dim);
+  /// kUnit neighbouring elements from `dim` on; the last of a row may be fewer.
+  static constexpr i32 kUnit = C::kHeadDimVo % 8 == 0 ? 8 : 2;
+
+  __device__ __forceinline__ void write(const Row& r, i32 dim, const float (&x)[kUnit]) const {
+    float y[kUnit];
+#pragma unroll
+    for (i32 i = 0; i < kUnit; ++i) y[i] = finish(r, x[i], dim + i);
     if (p.write_state != 0) {
-      static_cast<float*>(p.o)[r.offset + dim] = x;
-    } else {
-      static_cast<typename Out::Word*>(p.o)[r.offset + dim] = Out::narrow(x);
+      store_words(static_cast<float*>(p.o) + r.offset + dim, dim, y);
+      return;
+    }
+    if constexpr (kUnit == 8 && kSizeOf<C::kODtype> == 2) {
+      auto* at = static_cast<u16*>(p.o) + r.offset + dim;
+      if ((reinterpret_cast<u64>(at) & 15) == 0) {
+        *reinterpret_cast<uint4*>(at) =
+            uint4{Out::narrow_pair(y[0], y[1]), Out::narrow_pair(y[2], y[3]),
+                  Out::narrow_pair(y[4], y[5]), Out::narrow_pair(y[6], y[7])};
+        return;
+      }
+    }
+    auto* at = static_cast<typename Out::Word*>(p.o) + r.offset + dim;
+#pragma unroll
+    for (i32 i = 0; i < kUnit; ++i) {
+      if (dim + i < C::kHeadDimVo) at[i] = Out::narrow(y[i]);
     }
   }
 
-  /// Two neighbouring elements, `dim` even; the second may lie beyond the row.
-  __device__ __forceinline__ void write_pair(const Row& r, i32 dim, float x, float y) const {
-    constexpr bool kEven = C::kHeadDimVo % 2 == 0;
-    if constexpr (kEven && kSizeOf<C::kODtype> == 2) {
-      if (p.write_state == 0) {
-        auto* at = static_cast<u16*>(p.o) + r.offset + dim;
-        if ((reinterpret_cast<u64>(at) & 3) == 0) {
-          *reinterpret_cast<u32*>(at) = Out::narrow_pair(finish(r, x, dim), finish(r, y, dim + 1));
-          return;
-        }
+  static __device__ __forceinline__ void store_words(float* at, i32 dim, const float (&x)[kUnit]) {
+    if constexpr (kUnit == 8) {
+      if ((reinterpret_cast<u64>(at) & 15) == 0) {
+        reinterpret_cast<float4*>(at)[0] = float4{x[0], x[1], x[2], x[3]};
+        reinterpret_cast<float4*>(at)[1] = float4{x[4], x[5], x[6], x[7]};
+        return;
       }
     }
-    write(r, dim, x);
-    if (kEven || dim + 1 < C::kHeadDimVo) write(r, dim + 1, y);
+#pragma unroll
+    for (i32 i = 0; i < kUnit; ++i) {
+      if (dim + i < C::kHeadDimVo) at[i] = x[i];
+    }
   }
 };
 
@@ -102,38 +119,42 @@ struct RowSink {
     return run.state_begin + static_cast<i64>(kv_head - run.head_begin) * run.num_fused_rows + local;
   }
 
-  /// One row by one warp. `parts`: kKeyWarps addends, kQTile rows apart, in shared memory.
-  __device__ __forceinline__ void write_row(i32 local, float lse, const float* parts,
-                                            i32 lane) const {
-    const float nan = __uint_as_float(0x7FC00000U);
+  /// All rows, by the whole CTA. `lse` and `parts` lie in shared memory; an output is the sum of
+  /// kKeyWarps parts, kQTile rows apart.
+  __device__ __forceinline__ void write_rows(const float* lse, const float* parts) const {
+    constexpr i32 kUnit = OutputWriter::kUnit;
+    constexpr u32 kPerRow = ceil_div(C::kHeadDimVo, kUnit);
     const bool partial = run.state_begin >= 0;
-    const i32 fused = run.fused_row_begin + local;
-    if (poisoned) lse = nan;
-    if (lane == 0) {
-      if (partial) writer.p.state_lse[state_row(local)] = lse;
-      else writer.write_lse(fused, kv_head, lse);
-    }
-    float* target = writer.p.state_o + (partial ? state_row(local) : 0) * C::kHeadDimVo;
-    OutputWriter::Row row{};
-    if (!partial) row = writer.open(fused, kv_head, lse);
+    const float nan = __uint_as_float(0x7FC00000U);
+    const u32 count = static_cast<u32>(run.num_fused_rows) * kPerRow;
 #pragma unroll 2
-    for (i32 dim = lane * 2; dim < C::kHeadDimVo; dim += 64) {
-      float2 x{0.0F, 0.0F};
+    for (u32 i = static_cast<u32>(fresh_thread_index()); i < count; i += C::kThreads) {
+      const i32 local = static_cast<i32>(i / kPerRow);
+      const i32 dim = static_cast<i32>(i % kPerRow) * kUnit;
+      float x[kUnit];
+#pragma unroll
+      for (i32 e = 0; e < kUnit; ++e) x[e] = 0.0F;
 #pragma unroll
       for (i32 w = 0; w < C::kKeyWarps; ++w) {
-        const float2 part = *reinterpret_cast<const float2*>(
-            parts + w * C::kQTile * C::kShared.result_pitch + dim);
-        x.x += part.x;
-        x.y += part.y;
+        const float* part = parts + (w * C::kQTile + local) * C::kShared.result_pitch + dim;
+#pragma unroll
+        for (i32 e = 0; e < kUnit; e += 2) {
+          const float2 pair = *reinterpret_cast<const float2*>(part + e);
+          x[e] += pair.x;
+          x[e + 1] += pair.y;
+        }
       }
-      if (poisoned) x = float2{nan, nan};
-      if (!partial) {
-        writer.write_pair(row, dim, x.x, x.y);
-      } else if constexpr (C::kHeadDimVo % 2 == 0) {
-        *reinterpret_cast<float2*>(target + dim) = x;
+      const float row_lse = poisoned ? nan : lse[local];
+#pragma unroll
+      for (i32 e = 0; e < kUnit; ++e) x[e] = poisoned ? nan : x[e];
+      if (partial) {
+        const i64 row = state_row(local);
+        if (dim == 0) writer.p.state_lse[row] = row_lse;
+        OutputWriter::store_words(writer.p.state_o + row * C::kHeadDimVo + dim, dim, x);
       } else {
-        target[dim] = x.x;
-        if (dim + 1 < C::kHeadDimVo) target[dim + 1] = x.y;
+        const i32 fused = run.fused_row_begin + local;
+        if (dim == 0) writer.write_lse(fused, kv_head, row_lse);
+        writer.write(writer.open(fused, kv_head, row_lse), dim, x);
       }
     }
   }

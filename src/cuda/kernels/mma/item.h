@@ -139,15 +139,10 @@ class Item {
   __device__ __forceinline__ void load_tile(i32 t) const {
     if (t < facts().num_tiles) {
       char* stage = shared_ + C::kShared.raw + t % C::kStages * C::kShared.stage_bytes;
-      const i64* offsets = reinterpret_cast<const i64*>(
-          reinterpret_cast<const KeyRow*>(shared_ + C::kShared.key_rows) +
-          t % C::kTableStages * C::kKvTile);
-      const i64 head = facts().kv_head;
-      const char* k = static_cast<const char*>(p_.k) + head * p_.k_stride_head * C::kKvSize;
-      const char* v = static_cast<const char*>(p_.v) + head * p_.v_stride_head * C::kKvSize;
-      load_key_rows<C::kHeadDimQk * C::kKvSize, C::kShared.raw_k_pitch>(stage, k, offsets);
-      load_key_rows<C::kHeadDimVo * C::kKvSize, C::kShared.raw_v_pitch>(stage + C::kShared.raw_k_bytes, v,
-                                                               offsets + 1);
+      const KeyRow* keys = reinterpret_cast<const KeyRow*>(shared_ + C::kShared.key_rows) +
+                           t % C::kTableStages * C::kKvTile;
+      if (is_complete_tile(facts(), t)) load_key_tile<true>(stage, keys);
+      else load_key_tile<false>(stage, keys);
     }
     copy_async_commit();
   }
@@ -298,10 +293,7 @@ class Item {
     __syncthreads();
     const OutputWriter writer{p_};
     const RowSink sink{writer, facts().run, facts().kv_head, poisoned()};
-#pragma unroll 1
-    for (i32 local = at.warp; local < facts().run.num_fused_rows; local += C::kWarps) {
-      sink.write_row(local, maxima[local], partial + local * C::kShared.result_pitch, at.lane);
-    }
+    sink.write_rows(maxima, partial);
   }
 
   // ---- canonical segments --------------------------------------------------------------------------

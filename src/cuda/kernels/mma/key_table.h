@@ -54,24 +54,24 @@ class KeyTable {
 
   /// Checks the page id of key `row` of tile `t` and publishes the key.
   __device__ __forceinline__ void store(const PendingKey& key, i32 t, i32 row) const {
-    KeyRow entry{KeyRow::kAbsent, KeyRow::kAbsent};
+    KeyRow entry{0, 0};
     i32 position = kNoPosition;
     const KeySlot at = find(t, row);
     if (at.block != nullptr) {
-      if (key.unit < 0 || key.unit >= params_.pool_extent) {
+      i64 unit = key.unit;
+      if (unit < 0 || unit >= params_.pool_extent) {
         report(key.unit);
-      } else {
-        const i64 unit = key.unit;
-        if constexpr (C::kPaged) {
-          const i64 slot = at.slot % C::kPage;
-          entry.k = (unit * params_.k_stride_page + slot * params_.k_stride_slot) * C::kKvSize;
-          entry.v = (unit * params_.v_stride_page + slot * params_.v_stride_slot) * C::kKvSize;
-        } else {
-          entry.k = unit * params_.k_stride_slot * C::kKvSize;
-          entry.v = unit * params_.v_stride_slot * C::kKvSize;
-        }
-        position = position_of(key, at);
+        unit = 0;  // somewhere that can be read; the result is NaN whatever is there
       }
+      const i64 slot = C::kPaged ? at.slot % C::kPage : 0;
+      const i64 head = facts().kv_head;
+      const i64 k = (C::kPaged ? unit * params_.k_stride_page + slot * params_.k_stride_slot
+                               : unit * params_.k_stride_slot) + head * params_.k_stride_head;
+      const i64 v = (C::kPaged ? unit * params_.v_stride_page + slot * params_.v_stride_slot
+                               : unit * params_.v_stride_slot) + head * params_.v_stride_head;
+      entry.k = reinterpret_cast<u64>(params_.k) + static_cast<u64>(k * C::kKvSize);
+      entry.v = reinterpret_cast<u64>(params_.v) + static_cast<u64>(v * C::kKvSize);
+      position = position_of(key, at);
     }
     const i32 index = t % C::kTableStages * C::kKvTile + row;
     reinterpret_cast<KeyRow*>(shared_ + C::kShared.key_rows)[index] = entry;

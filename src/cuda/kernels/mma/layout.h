@@ -42,10 +42,9 @@ struct TileShape {
   PLAIT_HD constexpr i32 vo_padded() const { return round_up(head_dim_vo, 16 * column_warps); }
 };
 
-/// Where a key of the tile lies, or that there is none.
-struct KeyRow {
-  i64 k, v;  // bytes from the K and V of the item's head
-  static constexpr i64 kAbsent = -(i64{1} << 62);
+/// Device addresses of a key's K and V rows for the item's head; 0: there is no such key.
+struct alignas(16) KeyRow {
+  u64 k, v;
 };
 
 /// Facts of a query row that only user variants look at.

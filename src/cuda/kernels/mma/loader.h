@@ -11,33 +11,75 @@
 
 namespace plait::device::mma {
 
-/// Copies kRowBytes of every key of a tile; absent keys become zeros. `offsets` is the K (0) or V (1)
-/// column of the key rows.
-template <i32 kRowBytes, i32 kPitch>
-__device__ __forceinline__ void load_key_rows(char* tile, const char* base, const i64* offsets) {
+/// Which of K and V a copy takes from a KeyRow.
+enum class Side { kKeys, kValues };
+
+/// Copies rows of one side of a tile, in units of copy_bytes; absent keys become zeros.
+template <Side kSide, bool kComplete>
+struct RowCopy {
   using C = Config;
-  constexpr i32 kBytes = copy_bytes(kRowBytes);
-  constexpr i32 kPerRow = kRowBytes / kBytes;
-  constexpr i32 kTotal = C::kKvTile * kPerRow;
-  const i32 tid = fresh_thread_index();
-  const u32 shared = shared_address(tile);
-#pragma unroll
-  for (i32 i = 0; i < ceil_div(kTotal, C::kThreads); ++i) {
-    const i32 index = tid + i * C::kThreads;
-    if (kTotal % C::kThreads != 0 && index >= kTotal) break;
-    const i32 row = index / kPerRow;
-    const i32 column = (index - row * kPerRow) * kBytes;
-    const i64 offset = offsets[2 * row];
-    const bool valid = offset != KeyRow::kAbsent;
-    const char* source = base + (valid ? offset + column : 0);
+  static constexpr i32 kRowBytes =
+      (kSide == Side::kKeys ? C::kHeadDimQk : C::kHeadDimVo) * C::kKvSize;
+  static constexpr i32 kBytes = copy_bytes(kRowBytes);
+  static constexpr i32 kPerRow = kRowBytes / kBytes;
+  static constexpr i32 kPitch = kSide == Side::kKeys ? C::kShared.raw_k_pitch : C::kShared.raw_v_pitch;
+  static constexpr i32 kTileOffset = kSide == Side::kKeys ? 0 : C::kShared.raw_k_bytes;
+
+  static __device__ __forceinline__ void copy(char* stage, const KeyRow& key, u32 row, u32 column) {
+    const u64 source = kSide == Side::kKeys ? key.k : key.v;
+    const u32 offset = kTileOffset + row * kPitch + column;
     if constexpr (kBytes >= 4) {
-      copy_async<kBytes>(shared + static_cast<u32>(row * kPitch + column), source, valid);
+      if constexpr (kComplete) {
+        copy_async<kBytes>(shared_address(stage) + offset, source + column);
+      } else {
+        copy_async<kBytes>(shared_address(stage) + offset,
+                           reinterpret_cast<const void*>(source + column), source != 0);
+      }
     } else if constexpr (kBytes == 2) {
-      *reinterpret_cast<u16*>(tile + row * kPitch + column) =
-          valid ? __ldg(reinterpret_cast<const u16*>(source)) : u16{0};
+      *reinterpret_cast<u16*>(stage + offset) =
+          source != 0 ? __ldg(reinterpret_cast<const u16*>(source + column)) : u16{0};
     } else {
-      *reinterpret_cast<u8*>(tile + row * kPitch + column) =
-          valid ? __ldg(reinterpret_cast<const u8*>(source)) : u8{0};
+      *reinterpret_cast<u8*>(stage + offset) =
+          source != 0 ? __ldg(reinterpret_cast<const u8*>(source + column)) : u8{0};
+    }
+  }
+};
+
+/// K and V of one tile. `keys`: its rows of the key table. kComplete: none is absent.
+template <bool kComplete>
+__device__ __forceinline__ void load_key_tile(char* stage, const KeyRow* keys) {
+  using C = Config;
+  using K = RowCopy<Side::kKeys, kComplete>;
+  using V = RowCopy<Side::kValues, kComplete>;
+  const u32 thread = static_cast<u32>(fresh_thread_index());
+  if constexpr (K::kRowBytes == V::kRowBytes && C::kThreads % K::kPerRow == 0 &&
+                C::kKvTile % (C::kThreads / K::kPerRow) == 0) {
+    // Every thread keeps its column; one entry of the table serves K and V.
+    constexpr u32 kStep = C::kThreads / K::kPerRow;
+    const u32 first = thread / K::kPerRow;
+    const u32 column = thread % K::kPerRow * K::kBytes;
+    // Entries are read some at a time: a read of shared memory between two copies makes them wait.
+    constexpr u32 kCount = C::kKvTile / kStep;
+    constexpr u32 kBatch = kCount % 4 == 0 ? 4 : 1;
+#pragma unroll
+    for (u32 i = 0; i < kCount; i += kBatch) {
+      KeyRow key[kBatch];
+#pragma unroll
+      for (u32 j = 0; j < kBatch; ++j) key[j] = keys[first + (i + j) * kStep];
+#pragma unroll
+      for (u32 j = 0; j < kBatch; ++j) {
+        K::copy(stage, key[j], first + (i + j) * kStep, column);
+        V::copy(stage, key[j], first + (i + j) * kStep, column);
+      }
+    }
+  } else {
+#pragma unroll 4
+    for (u32 i = thread; i < C::kKvTile * K::kPerRow; i += C::kThreads) {
+      K::copy(stage, keys[i / K::kPerRow], i / K::kPerRow, i % K::kPerRow * K::kBytes);
+    }
+#pragma unroll 4
+    for (u32 i = thread; i < C::kKvTile * V::kPerRow; i += C::kThreads) {
+      V::copy(stage, keys[i / V::kPerRow], i / V::kPerRow, i % V::kPerRow * V::kBytes);
     }
   }
 }

@@ -7,32 +7,40 @@
 
 namespace plait::device::mma {
 
-/// Merges rows by whole warps, in plan order, so that no timing changes a bit.
+/// Merges units of a row by single threads, in plan order, so that no timing changes a bit.
 struct RowMerger {
   using C = Config;
-  static constexpr i32 kPairs = ceil_div(C::kHeadDimVo, 64);  // per lane
-  static constexpr i32 kBatch = kPairs <= 2 ? 4 : 2;          // states in flight
+  static constexpr i32 kUnit = OutputWriter::kUnit;
+  static constexpr u32 kPerRow = ceil_div(C::kHeadDimVo, kUnit);
+  static constexpr i32 kBatch = 4;  // states in flight
 
   struct State {
     float lse;
-    float2 o[kPairs];
+    float o[kUnit];
   };
 
   const OutputWriter& writer;
   const GroupView& group;
 
-  /// Row `local` of `merge` for its `head`-th head.
-  __device__ __forceinline__ void merge_row(const Merge& merge, i32 head, i32 local,
-                                            i32 lane) const {
-    State total;
+  /// All rows of `merge` for its `head`-th head, by the whole CTA.
+  __device__ __forceinline__ void merge_rows(const Merge& merge, i32 head) const {
+    const u32 count = static_cast<u32>(merge.num_fused_rows) * kPerRow;
+    for (u32 i = threadIdx.x; i < count; i += C::kThreads) {
+      merge_unit(merge, head, static_cast<i32>(i / kPerRow),
+                 static_cast<i32>(i % kPerRow) * kUnit);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void merge_unit(const Merge& merge, i32 head, i32 local,
+                                             i32 dim) const {
+    State total{};
     total.lse = C::kSumReduction ? 0.0F : neg_inf();
-#pragma unroll
-    for (i32 i = 0; i < kPairs; ++i) total.o[i] = float2{0.0F, 0.0F};
     for (i32 first = 0; first < merge.num_refs; first += kBatch) {
       State batch[kBatch];
 #pragma unroll
       for (i32 b = 0; b < kBatch; ++b) {
-        if (first + b < merge.num_refs) load(merge, first + b, head, local, lane, &batch[b]);
+        if (first + b < merge.num_refs) load(merge, first + b, head, local, dim, &batch[b]);
       }
 #pragma unroll
       for (i32 b = 0; b < kBatch; ++b) {
@@ -44,34 +52,28 @@ struct RowMerger {
     }
     const i32 fused = merge.fused_row_begin + local;
     const i32 kv_head = merge.head_begin + head;
-    if (lane == 0) writer.write_lse(fused, kv_head, total.lse);
-    const OutputWriter::Row row = writer.open(fused, kv_head, total.lse);
-#pragma unroll
-    for (i32 i = 0; i < kPairs; ++i) {
-      const i32 dim = lane * 2 + i * 64;
-      if (dim < C::kHeadDimVo) writer.write_pair(row, dim, total.o[i].x, total.o[i].y);
-    }
+    if (dim == 0) writer.write_lse(fused, kv_head, total.lse);
+    writer.write(writer.open(fused, kv_head, total.lse), dim, total.o);
   }
 
- private:
-  __device__ __forceinline__ void load(const Merge& merge, i32 index, i32 head, i32 local,
-                                       i32 lane, State* state) const {
+  __device__ __forceinline__ void load(const Merge& merge, i32 index, i32 head, i32 local, i32 dim,
+                                       State* state) const {
     const StateRef ref = group.ref(merge.ref_begin + index);
     const i64 row = static_cast<i64>(ref.state_row) + static_cast<i64>(head) * ref.head_stride +
                     local;
     // Past L1: another multiprocessor wrote them, perhaps during this launch.
     state->lse = __ldcg(writer.p.state_lse + row);
-    const float* o = writer.p.state_o + row * C::kHeadDimVo;
+    const float* o = writer.p.state_o + row * C::kHeadDimVo + dim;
+    if constexpr (kUnit == 8) {
+      const float4 low = __ldcg(reinterpret_cast<const float4*>(o));
+      const float4 high = __ldcg(reinterpret_cast<const float4*>(o) + 1);
+      const float words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-    for (i32 i = 0; i < kPairs; ++i) {
-      const i32 dim = lane * 2 + i * 64;
-      state->o[i] = float2{0.0F, 0.0F};
-      if (dim >= C::kHeadDimVo) continue;
-      if constexpr (C::kHeadDimVo % 2 == 0) {
-        state->o[i] = __ldcg(reinterpret_cast<const float2*>(o + dim));
-      } else {
-        state->o[i].x = __ldcg(o + dim);
-        if (dim + 1 < C::kHeadDimVo) state->o[i].y = __ldcg(o + dim + 1);
+      for (i32 i = 0; i < kUnit; ++i) state->o[i] = words[i];
+    } else {
+#pragma unroll
+      for (i32 i = 0; i < kUnit; ++i) {
+        state->o[i] = dim + i < C::kHeadDimVo ? __ldcg(o + i) : 0.0F;
       }
     }
   }
@@ -80,10 +82,7 @@ struct RowMerger {
     const MergeWeights w = fold_weights<C::kSumReduction>(total->lse, next.lse);
     total->lse = w.lse;
 #pragma unroll
-    for (i32 i = 0; i < kPairs; ++i) {
-      total->o[i].x = fold_element(w, total->o[i].x, next.o[i].x);
-      total->o[i].y = fold_element(w, total->o[i].y, next.o[i].y);
-    }
+    for (i32 i = 0; i < kUnit; ++i) total->o[i] = fold_element(w, total->o[i], next.o[i]);
   }
 };
 
@@ -100,11 +99,7 @@ struct Arrivals {
     const GroupView group(p);
     const OutputWriter writer{p};
     const RowMerger merger{writer, group};
-    const Merge merge = group.merge(index);
-    for (i32 local = static_cast<i32>(threadIdx.x) / 32; local < merge.num_fused_rows;
-         local += C::kWarps) {
-      merger.merge_row(merge, head, local, static_cast<i32>(threadIdx.x) % 32);
-    }
+    merger.merge_rows(group.merge(index), head);
   }
 
   static __device__ __forceinline__ void count(const AttentionParams& p, char* shared) {

@@ -46,24 +46,40 @@ __device__ __forceinline__ void multiply_queries_keys(Scores& scores, const char
     const u32 k = shared_address(k_tile) +
                   static_cast<u32>((at.key + at.lane / 16 * 8 + at.lane % 8) * C::kShared.k_pitch +
                                    at.lane / 8 % 2 * 16);
+    // Fragments are loaded one step ahead of their products: nothing else hides the latency of
+    // shared memory with two warps on a scheduler.
+    constexpr i32 kPairs = C::kKeyTiles / 2;
+    constexpr i32 kSteps = C::kQkPadded / 16 * kPairs;
+    FragmentA a[2][C::kRowBlocks];
+    u32 b[2][4];
 #pragma unroll
-    for (i32 d = 0; d < C::kQkPadded / 16; ++d) {
-      FragmentA a[C::kRowBlocks];
+    for (i32 m = 0; m < C::kRowBlocks; ++m) {
+      load_matrices(a[0][m].word, q + static_cast<u32>(m * 16 * C::kShared.q_pitch));
+    }
+    load_matrices(b[0], k);
+#pragma unroll
+    for (i32 step = 0; step < kSteps; ++step) {
+      const i32 d = step / kPairs;
+      const i32 n = step % kPairs * 2;
+      if (step + 1 < kSteps) {
+        const i32 next_d = (step + 1) / kPairs;
+        const i32 next_n = (step + 1) % kPairs * 2;
+        load_matrices(b[(step + 1) % 2],
+                      k + static_cast<u32>(next_n * 8 * C::kShared.k_pitch + next_d * 32));
+        if (next_d != d) {
+#pragma unroll
+          for (i32 m = 0; m < C::kRowBlocks; ++m) {
+            load_matrices(a[next_d % 2][m].word,
+                          q + static_cast<u32>(m * 16 * C::kShared.q_pitch + next_d * 32));
+          }
+        }
+      }
+      const FragmentB b0{{b[step % 2][0], b[step % 2][1]}};
+      const FragmentB b1{{b[step % 2][2], b[step % 2][3]}};
 #pragma unroll
       for (i32 m = 0; m < C::kRowBlocks; ++m) {
-        load_matrices(a[m].word, q + static_cast<u32>(m * 16 * C::kShared.q_pitch + d * 32));
-      }
-#pragma unroll
-      for (i32 n = 0; n < C::kKeyTiles; n += 2) {
-        u32 word[4];
-        load_matrices(word, k + static_cast<u32>(n * 8 * C::kShared.k_pitch + d * 32));
-        const FragmentB b0{{word[0], word[1]}};
-        const FragmentB b1{{word[2], word[3]}};
-#pragma unroll
-        for (i32 m = 0; m < C::kRowBlocks; ++m) {
-          multiply_add<C::kCompute>(scores[m][n], a[m], b0);
-          multiply_add<C::kCompute>(scores[m][n + 1], a[m], b1);
-        }
+        multiply_add<C::kCompute>(scores[m][n], a[d % 2][m], b0);
+        multiply_add<C::kCompute>(scores[m][n + 1], a[d % 2][m], b1);
       }
     }
   } else {
@@ -97,29 +113,39 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
     const u32 v = shared_address(v_tile) +
                   static_cast<u32>((at.key + at.lane % 16) * C::kShared.v_pitch + at.column * 2 +
                                    at.lane / 16 * 16);
+    constexpr i32 kPairs = C::kColumnTiles / 2;
+    constexpr i32 kSteps = C::kKeyTiles / 2 * kPairs;
+    FragmentA a[C::kRowBlocks];
+    u32 b[2][4];
+    load_matrices_transposed(b[0], v);
 #pragma unroll
-    for (i32 k = 0; k < C::kKeyTiles / 2; ++k) {
-      FragmentA a[C::kRowBlocks];
-#pragma unroll
-      for (i32 m = 0; m < C::kRowBlocks; ++m) {
-#pragma unroll
-        for (i32 i = 0; i < 2; ++i) {
-          const float* x = p[m][2 * k + i].x;
-          a[m].word[2 * i] = E::narrow_pair(x[0], x[1]);
-          a[m].word[2 * i + 1] = E::narrow_pair(x[2], x[3]);
-        }
+    for (i32 step = 0; step < kSteps; ++step) {
+      const i32 k = step / kPairs;
+      const i32 n = step % kPairs * 2;
+      if (step + 1 < kSteps) {
+        const i32 next_k = (step + 1) / kPairs;
+        const i32 next_n = (step + 1) % kPairs * 2;
+        load_matrices_transposed(
+            b[(step + 1) % 2],
+            v + static_cast<u32>(next_k * 16 * C::kShared.v_pitch + next_n * 16));
       }
-#pragma unroll
-      for (i32 n = 0; n < C::kColumnTiles; n += 2) {
-        u32 word[4];
-        load_matrices_transposed(word, v + static_cast<u32>(k * 16 * C::kShared.v_pitch + n * 16));
-        const FragmentB b0{{word[0], word[1]}};
-        const FragmentB b1{{word[2], word[3]}};
+      if (n == 0) {
 #pragma unroll
         for (i32 m = 0; m < C::kRowBlocks; ++m) {
-          multiply_add<C::kCompute>(outputs[m][n], a[m], b0);
-          multiply_add<C::kCompute>(outputs[m][n + 1], a[m], b1);
+#pragma unroll
+          for (i32 i = 0; i < 2; ++i) {
+            const float* x = p[m][2 * k + i].x;
+            a[m].word[2 * i] = E::narrow_pair(x[0], x[1]);
+            a[m].word[2 * i + 1] = E::narrow_pair(x[2], x[3]);
+          }
         }
+      }
+      const FragmentB b0{{b[step % 2][0], b[step % 2][1]}};
+      const FragmentB b1{{b[step % 2][2], b[step % 2][3]}};
+#pragma unroll
+      for (i32 m = 0; m < C::kRowBlocks; ++m) {
+        multiply_add<C::kCompute>(outputs[m][n], a[m], b0);
+        multiply_add<C::kCompute>(outputs[m][n + 1], a[m], b1);
       }
     }
   } else {

@@ -109,12 +109,14 @@ __device__ __forceinline__ void next_item(const AttentionParams& p, ItemFacts* f
     if (leader) facts->item = -1;
     return;
   }
-  copy_record(&facts->run, group.run(slices[index].run));
-  __syncwarp();
-  if (facts->run.num_pieces > 0) {
-    copy_record(&facts->piece, group.piece(facts->run.piece_begin));
+  if (item == 0) {  // else the records are those of the item before: the run's next head
+    copy_record(&facts->run, group.run(slices[index].run));
     __syncwarp();
-    copy_record(&facts->block, group.block(facts->piece.block));
+    if (facts->run.num_pieces > 0) {
+      copy_record(&facts->piece, group.piece(facts->run.piece_begin));
+      __syncwarp();
+      copy_record(&facts->block, group.block(facts->piece.block));
+    }
     __syncwarp();
   }
   if (leader) {
@@ -143,6 +145,18 @@ __device__ __forceinline__ bool is_full_tile(const AttentionParams& p, const Ite
     return false;
   } else {
     return first >= facts.piece.full_begin && last <= facts.piece.full_end;
+  }
+}
+
+/// No coordinate of tile t is without a key. May say no where the answer is yes.
+__device__ __forceinline__ bool is_complete_tile(const ItemFacts& facts, i32 t) {
+  const i32 last = facts.key_begin + (t + 1) * Config::kKvTile;
+  if constexpr (Config::kCanonical) {
+    const i32 bias = coordinate_bias(facts.block);
+    return facts.run.num_pieces == 1 && last <= facts.piece.kv_end + bias &&
+           last - Config::kKvTile >= facts.piece.kv_begin + bias;
+  } else {
+    return last <= facts.piece.kv_end;
   }
 }
 
