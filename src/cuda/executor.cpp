@@ -292,7 +292,8 @@ void CudaExecutor::run(const RunArgs& args) {
   const auto group_index = static_cast<std::size_t>(args.group);
   const Group& group = state_->groups[group_index];
   device::AttentionParams common = group.params;
-  fill_operands(*state_->context, group.spec, args, known_addresses_, &common);
+  fill_operands(*state_->context, group.spec, args, family_.operand_alignment(), known_addresses_,
+                &common);
 
   std::array<int, device::kMaxClasses> classes{};
   int count = 0;

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "cuda/operands.h"
 
+#include <algorithm>
 #include <bit>
 #include <string>
 
@@ -23,14 +24,16 @@ void check_stride(const char* field, int axis, std::int64_t stride, int element_
 /// Checks the operands of one run.
 class OperandChecker {
  public:
-  OperandChecker(const DeviceContext& context, KnownAddresses& known)
-      : context_(context), known_(known) {}
+  OperandChecker(const DeviceContext& context, std::int64_t most_alignment, KnownAddresses& known)
+      : context_(context), most_alignment_(most_alignment), known_(known) {}
 
   /// An operand whose rows of `dim` elements are read with wide accesses; all axes but the last are
   /// checked.
   void rows(const char* field, const Tensor& tensor, int dim) {
     const int element_size = size_of(tensor.dtype);
-    const std::int64_t alignment = row_alignment(static_cast<std::int64_t>(dim) * element_size);
+    const std::int64_t alignment = std::max<std::int64_t>(
+        std::min(row_alignment(static_cast<std::int64_t>(dim) * element_size), most_alignment_),
+        element_size);
     address(field, tensor.data, alignment);
     for (int axis = 0; axis + 1 < tensor.rank; ++axis) {
       const auto index = static_cast<std::size_t>(axis);
@@ -58,6 +61,7 @@ class OperandChecker {
   }
 
   const DeviceContext& context_;
+  std::int64_t most_alignment_;
   KnownAddresses& known_;
 };
 
@@ -126,8 +130,8 @@ void fill_spec(const AttentionSpec& spec, device::AttentionParams* params) {
 }
 
 void fill_operands(const DeviceContext& context, const AttentionSpec& spec, const RunArgs& args,
-                   KnownAddresses& known, device::AttentionParams* params) {
-  OperandChecker check(context, known);
+                   std::int64_t alignment, KnownAddresses& known, device::AttentionParams* params) {
+  OperandChecker check(context, alignment, known);
   check.rows("q", args.q, spec.head_dim_qk);
   check.rows("k", args.k, spec.head_dim_qk);
   check.rows("v", args.v, spec.head_dim_vo);

@@ -137,11 +137,15 @@ struct RowSink {
 #pragma unroll
       for (i32 w = 0; w < C::kKeyWarps; ++w) {
         const float* part = parts + (w * C::kQTile + local) * C::kShared.result_pitch + dim;
+        if constexpr (kUnit == 8) {
+          const float4 low = *reinterpret_cast<const float4*>(part);
+          const float4 high = *reinterpret_cast<const float4*>(part + 4);
+          const float words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-        for (i32 e = 0; e < kUnit; e += 2) {
-          const float2 pair = *reinterpret_cast<const float2*>(part + e);
-          x[e] += pair.x;
-          x[e + 1] += pair.y;
+          for (i32 e = 0; e < kUnit; ++e) x[e] += words[e];
+        } else {
+#pragma unroll
+          for (i32 e = 0; e < kUnit; ++e) x[e] += part[e];
         }
       }
       const float row_lse = poisoned ? nan : lse[local];

@@ -25,7 +25,7 @@ class Item {
     __syncthreads();  // the item before may still be reading shared memory
     if (fresh_thread_index() < 32) {
       next_item(p_, &facts());
-      if (fresh_thread_index() == 0) open_scales();
+      if (fresh_thread_index() == 0) open_item();
     }
     __syncthreads();
     if (facts().item < 0) return false;
@@ -103,8 +103,11 @@ class Item {
     return p_.v_scales != nullptr ? __ldg(p_.v_scales + facts().kv_head) : p_.v_scale;
   }
 
-  __device__ __forceinline__ void open_scales() {
+  /// What one thread finds out for all.
+  __device__ __forceinline__ void open_item() {
     if (facts().item < 0) return;
+    facts().q_aligned = QueryLoader::is_aligned(p_);
+    facts().kv_aligned = keys_are_aligned(p_);
     facts().natural = Hooks::kHasKey ? p_.sm_scale : p_.sm_scale * k_scale();
     // A zero scale would turn hidden keys (-inf) into NaN; this is zero for every finite product.
     facts().base2 = fmaxf(fabsf(facts().natural) * kLog2E, 1e-37F);
@@ -141,8 +144,13 @@ class Item {
       char* stage = shared_ + C::kShared.raw + t % C::kStages * C::kShared.stage_bytes;
       const KeyRow* keys = reinterpret_cast<const KeyRow*>(shared_ + C::kShared.key_rows) +
                            t % C::kTableStages * C::kKvTile;
-      if (is_complete_tile(facts(), t)) load_key_tile<true>(stage, keys);
-      else load_key_tile<false>(stage, keys);
+      if (facts().kv_aligned == 0) {
+        load_key_tile_by_elements(stage, keys);
+      } else if (is_complete_tile(facts(), t)) {
+        load_key_tile<true>(stage, keys);
+      } else {
+        load_key_tile<false>(stage, keys);
+      }
     }
     copy_async_commit();
   }

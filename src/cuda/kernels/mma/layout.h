@@ -63,6 +63,7 @@ struct ItemFacts {
   i32 kv_head;
   i32 key_begin, num_tiles;  // see KeyRange
   float base2, natural;      // see ScoreScale
+  i32 q_aligned, kv_aligned;  // rows may be moved with copies of copy_bytes
   i32 serial;           // of the item, from 1
   i32 poisoned_serial;  // the last item that met a bad page id, see Item
   i32 last_arrivals;    // merges that this item completed, see Arrivals

@@ -84,6 +84,39 @@ __device__ __forceinline__ void load_key_tile(char* stage, const KeyRow* keys) {
   }
 }
 
+/// Rows that start anywhere: an element at a time, without asynchrony.
+template <Side kSide>
+__device__ __forceinline__ void load_rows_by_elements(char* stage, const KeyRow* keys) {
+  using C = Config;
+  using Copy = RowCopy<kSide, false>;
+  using Word = typename Element<C::kKvDtype>::Word;
+  constexpr u32 kDim = Copy::kRowBytes / C::kKvSize;
+  for (u32 i = threadIdx.x; i < C::kKvTile * kDim; i += C::kThreads) {
+    const u32 row = i / kDim;
+    const u32 dim = i % kDim;
+    const u64 source = kSide == Side::kKeys ? keys[row].k : keys[row].v;
+    reinterpret_cast<Word*>(stage + Copy::kTileOffset + row * Copy::kPitch)[dim] =
+        source != 0 ? reinterpret_cast<const Word*>(source)[dim] : Word{0};
+  }
+}
+
+/// A call, so that its registers are not the main loop's.
+static __device__ __noinline__ void load_key_tile_by_elements(char* stage, const KeyRow* keys) {
+  load_rows_by_elements<Side::kKeys>(stage, keys);
+  load_rows_by_elements<Side::kValues>(stage, keys);
+}
+
+/// Whether every row of K and V may be moved by copies of copy_bytes.
+__device__ __forceinline__ bool keys_are_aligned(const AttentionParams& p) {
+  using C = Config;
+  const i64 k = (p.k_stride_page | p.k_stride_slot | p.k_stride_head) * C::kKvSize |
+                static_cast<i64>(reinterpret_cast<u64>(p.k));
+  const i64 v = (p.v_stride_page | p.v_stride_slot | p.v_stride_head) * C::kKvSize |
+                static_cast<i64>(reinterpret_cast<u64>(p.v));
+  return k % RowCopy<Side::kKeys, true>::kBytes == 0 &&
+         v % RowCopy<Side::kValues, true>::kBytes == 0;
+}
+
 /// Zeroes bytes [kUsed, kPadded) of every row: the products read them, copies never write them.
 template <i32 kUsed, i32 kPadded, i32 kPitch>
 __device__ __forceinline__ void clear_padding(char* tile, i32 rows) {
@@ -104,6 +137,12 @@ struct QueryLoader {
       C::kQDtype == C::kCompute && !C::kRope && !Hooks::kHasQuery &&
       copy_bytes(C::kHeadDimQk * kQSize) >= 4;
 
+  static __device__ __forceinline__ bool is_aligned(const AttentionParams& p) {
+    const i64 bits = (p.q_stride_row | p.q_stride_head) * kQSize |
+                     static_cast<i64>(reinterpret_cast<u64>(p.q));
+    return bits % copy_bytes(C::kHeadDimQk * kQSize) == 0;
+  }
+
   static __device__ __forceinline__ const char* row_address(const AttentionParams& p, i32 fused,
                                                             i32 kv_head) {
     const i32 row = fused / C::kGroupSize;
@@ -115,7 +154,7 @@ struct QueryLoader {
     const ItemFacts& facts = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
     const Run& run = facts.run;
     const i32 kv_head = facts.kv_head;
-    if constexpr (kPlainCopy) {
+    if (kPlainCopy && facts.q_aligned != 0) {
       constexpr i32 kBytes = copy_bytes(C::kHeadDimQk * kQSize);
       constexpr i32 kPerRow = C::kHeadDimQk * kQSize / kBytes;
       constexpr i32 kTotal = C::kQTile * kPerRow;
@@ -129,11 +168,11 @@ struct QueryLoader {
         const i32 column = (index - row * kPerRow) * kBytes;
         const bool valid = row < run.num_fused_rows;
         const char* source = row_address(p, run.fused_row_begin + (valid ? row : 0), kv_head);
-        copy_async<kBytes>(tile + static_cast<u32>(row * C::kShared.q_pitch + column), source + column,
-                           valid);
+        copy_async<max_of(kBytes, 4)>(tile + static_cast<u32>(row * C::kShared.q_pitch + column),
+                                      source + column, valid);
       }
     } else {
-      load_transformed(p, GroupView(p), run, facts.block, kv_head, shared);
+      load_transformed(p, shared);
     }
   }
 
@@ -141,9 +180,12 @@ struct QueryLoader {
   using In = Element<C::kQDtype>;
   using Out = Element<C::kCompute>;
 
-  static __device__ void load_transformed(const AttentionParams& p, const GroupView& group,
-                                          const Run& run, const RowBlock& block, i32 kv_head,
-                                          char* shared) {
+  static __device__ __noinline__ void load_transformed(const AttentionParams& p, char* shared) {
+    const GroupView group(p);
+    const ItemFacts& facts = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
+    const Run& run = facts.run;
+    const RowBlock& block = facts.block;
+    const i32 kv_head = facts.kv_head;
     for (i32 i = static_cast<i32>(threadIdx.x); i < C::kQTile * C::kHeadDimQk; i += C::kThreads) {
       const i32 local = i / C::kHeadDimQk;
       const i32 dim = i - local * C::kHeadDimQk;

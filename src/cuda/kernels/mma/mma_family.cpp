@@ -65,6 +65,9 @@ class MmaFamily final : public FamilyHooks {
     return key_of(spec, *shape, request);
   }
 
+  /// Rows that are less aligned than their copies want take a slower path in the kernel.
+  int operand_alignment() const noexcept override { return 1; }
+
   std::string variant_source(const AttentionSpec& spec) const override {
     return mma::variant_source(spec.variant);
   }

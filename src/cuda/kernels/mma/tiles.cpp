@@ -64,7 +64,7 @@ CostModel cost_of(const AttentionSpec& spec, const TileShape& shape, int workers
     return static_cast<std::int32_t>(std::clamp(ns * 16.0, 1.0, 1e6));
   };
   CostModel cost;
-  cost.per_item = units(1500.0);
+  cost.per_item = units(5000.0);
   cost.per_tile = units(50.0);
   cost.per_kv_token = units(std::max(memory_ns, product_ns));
   cost.per_state_row = units(state_ns);
@@ -95,9 +95,11 @@ std::optional<TileShape> choose_shape(const AttentionSpec& spec, int q_tile,
   if (!divide_warps(q_tile, tensor_cores, &shape)) return std::nullopt;
   if (shape.warps > 4 && blocks > 1) return std::nullopt;
   // Decode hides memory latency by depth, prefill by arithmetic.
-  const int deepest = q_tile <= 16 ? 4 : 2;
+  const int deepest = q_tile <= 16 ? 4 : 3;
+  // Two row blocks a warp leave registers for the scores of 32 keys.
+  const int widest = shape.row_blocks > 1 || (!tensor_cores && q_tile > 16) ? 32 : 64;
   for (const int kv_tile : {64, 32, 16}) {
-    if (!tensor_cores && kv_tile > 32 && q_tile > 16) continue;
+    if (kv_tile > widest) continue;
     if (kv_tile < 16 * shape.key_warps()) continue;
     for (int stages = deepest; stages >= 1; --stages) {
       // One stage with wide tiles hides less than two with narrow ones.
