@@ -50,7 +50,9 @@ struct Config : KernelConfig {
   static constexpr i32 kWarpColumns = kVoPadded / kColumnWarps;
   static constexpr i32 kColumnTiles = kWarpColumns / 8;
   static constexpr i32 kRowsPerThread = 2 * kRowBlocks;
-  static constexpr i32 kTableStages = kStages + 1;
+  // The key table is made a block of kThreads keys at a time.
+  static constexpr i32 kKeyRing = kKeyBlocks * kThreads;
+  static constexpr i32 kTilesPerBlock = kThreads / kKvTile;
   static constexpr i32 kPage = kPageSize;
 
   /// Shared memory of one multiprocessor.
@@ -63,6 +65,7 @@ struct Config : KernelConfig {
   static_assert(kQTile % (16 * kRowBlocks) == 0 && kQTile <= kThreads);
   static_assert(kRowWarps * kKeyWarps * kColumnWarps == kWarps && kWarps <= 32);
   static_assert(kKvTile % kKeyWarps == 0 && kWarpKeys % 16 == 0 && kKvTile <= kThreads);
+  static_assert(kThreads % kKvTile == 0 && kTilesPerBlock >= 2 && kStages <= 2 * kTilesPerBlock);
   static_assert(kStages >= 1 && kPage >= 1 && kGroupSize >= 1);
   static_assert(kTensorCores || kRowBlocks == 1);
   static_assert(!kCanonical || kKeyWarps == 1, "canonical bits: warps split rows only");

@@ -121,21 +121,29 @@ class Item {
     }
   }
 
-  // ---- pipeline: tile t lies in stage t % kStages, its key table in t % kTableStages ------------
+  // ---- pipeline: tile t lies in stage t % kStages -----------------------------------------------
 
   __device__ __forceinline__ void start_pipeline() {
-    const i32 row = fresh_thread_index();
-    if (row < C::kKvTile) {
-      PendingKey first[C::kStages];
-#pragma unroll
-      for (i32 t = 0; t < C::kStages; ++t) first[t] = table_.fetch(t, row);
-#pragma unroll
-      for (i32 t = 0; t < C::kStages; ++t) table_.store(first[t], t, row);
-      pending_ = table_.fetch(C::kStages, row);
-    }
+    const i32 thread = fresh_thread_index();
+    const PendingKey first = table_.fetch(thread);
+    const PendingKey second = table_.fetch(C::kThreads + thread);
+    table_.store(first, thread);
+    table_.store(second, C::kThreads + thread);
+    pending_ = table_.fetch(2 * C::kThreads + thread);
     __syncthreads();
 #pragma unroll
     for (i32 t = 0; t < C::kStages - 1; ++t) load_tile(t);
+  }
+
+  /// The ring of the key table holds two blocks ahead of the tile in work; the page ids of a third
+  /// are on their way.
+  __device__ __forceinline__ void advance_table(i32 t) {
+    if (t % C::kTilesPerBlock != 0) return;
+    const i32 next = (t / C::kTilesPerBlock + 2) * C::kThreads;
+    if (next >= facts().num_tiles * C::kKvTile) return;
+    const i32 thread = fresh_thread_index();
+    table_.store(pending_, next + thread);
+    pending_ = table_.fetch(next + C::kThreads + thread);
   }
 
   /// Always commits a group, so that the waits can count them.
@@ -143,7 +151,7 @@ class Item {
     if (t < facts().num_tiles) {
       char* stage = shared_ + C::kShared.raw + t % C::kStages * C::kShared.stage_bytes;
       const KeyRow* keys = reinterpret_cast<const KeyRow*>(shared_ + C::kShared.key_rows) +
-                           t % C::kTableStages * C::kKvTile;
+                           t * C::kKvTile % C::kKeyRing;
       if (facts().kv_aligned == 0) {
         load_key_tile_by_elements(stage, keys);
       } else if (is_complete_tile(facts(), t)) {
@@ -153,14 +161,6 @@ class Item {
       }
     }
     copy_async_commit();
-  }
-
-  __device__ __forceinline__ void advance_table(i32 t) {
-    const i32 row = fresh_thread_index();
-    if (row < C::kKvTile && t + C::kStages < facts().num_tiles) {
-      table_.store(pending_, t + C::kStages, row);
-      pending_ = table_.fetch(t + C::kStages + 1, row);
-    }
   }
 
   __device__ __forceinline__ void step(i32 t) {
@@ -176,9 +176,9 @@ class Item {
     }
     advance_table(t);
     const i32 stage = t % C::kStages;
-    const i32 table_stage = t % C::kTableStages;
+    const i32 first_key = t * C::kKvTile % C::kKeyRing;
     if constexpr (Transform::kNeeded) {
-      Transform::run(p_, shared_, stage, table_stage, facts().kv_head, facts().block.request,
+      Transform::run(p_, shared_, stage, first_key, facts().kv_head, facts().block.request,
                      Hooks::kHasKey ? k_scale() : 1.0F);
       __syncthreads();
     }
@@ -188,7 +188,7 @@ class Item {
     multiply_queries_keys(scores_, shared_ + C::kShared.q, Transform::key_tile(shared_, stage),
                           at);
     const i32* positions = reinterpret_cast<const i32*>(shared_ + C::kShared.positions) +
-                           table_stage * C::kKvTile + at.key;
+                           first_key + at.key;
     const ScoreScale scale{facts().base2, facts().natural};
     softmax_.step(scores_, outputs_, scale, positions, !full, p_, facts().kv_head, shared_,
                   at);

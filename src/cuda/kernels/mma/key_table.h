@@ -31,10 +31,10 @@ class KeyTable {
   __device__ __forceinline__ KeyTable(const AttentionParams& params, char* shared)
       : params_(params), shared_(shared) {}
 
-  /// Starts the loads for key `row` of tile `t`.
-  __device__ __forceinline__ PendingKey fetch(i32 t, i32 row) const {
+  /// Starts the loads for the item's key number `index`, in the order of its tiles.
+  __device__ __forceinline__ PendingKey fetch(i32 index) const {
     PendingKey key;
-    const KeySlot at = find(t, row);
+    const KeySlot at = find(index);
     if (at.block == nullptr) return key;
     const RowBlock& block = *at.block;
     const i32 page = block.page_begin + at.slot / C::kPage;
@@ -52,11 +52,11 @@ class KeyTable {
     return key;
   }
 
-  /// Checks the page id of key `row` of tile `t` and publishes the key.
-  __device__ __forceinline__ void store(const PendingKey& key, i32 t, i32 row) const {
+  /// Checks the page id of key `index` and publishes the key.
+  __device__ __forceinline__ void store(const PendingKey& key, i32 index) const {
     KeyRow entry{0, 0};
     i32 position = kNoPosition;
-    const KeySlot at = find(t, row);
+    const KeySlot at = find(index);
     if (at.block != nullptr) {
       i64 unit = key.unit;
       if (unit < 0 || unit >= params_.pool_extent) {
@@ -73,7 +73,7 @@ class KeyTable {
       entry.v = reinterpret_cast<u64>(params_.v) + static_cast<u64>(v * C::kKvSize);
       position = position_of(key, at);
     }
-    const i32 index = t % C::kTableStages * C::kKvTile + row;
+    index %= C::kKeyRing;
     reinterpret_cast<KeyRow*>(shared_ + C::kShared.key_rows)[index] = entry;
     reinterpret_cast<i32*>(shared_ + C::kShared.positions)[index] = position;
     if constexpr (C::kRope) {
@@ -85,10 +85,10 @@ class KeyTable {
   static constexpr i32 kNoPosition = 0x7FFFFFFF;
 
  private:
-  __device__ __forceinline__ KeySlot find(i32 t, i32 row) const {
+  __device__ __forceinline__ KeySlot find(i32 index) const {
     const ItemFacts& item = facts();
-    if (t >= item.num_tiles) return {};
-    const i32 coordinate = item.key_begin + t * C::kKvTile + row;
+    if (index >= item.num_tiles * C::kKvTile) return {};
+    const i32 coordinate = item.key_begin + index;
     if constexpr (C::kCanonical) {
       const GroupView group(params_);
       for (i32 i = 0; i < item.run.num_pieces; ++i) {

@@ -79,7 +79,7 @@ struct SharedLayout {
   // row, then outputs of `result_pitch` floats.
   i32 row_states, results, result_pitch;
   i32 probabilities, probability_pitch;  // f32 path: per warp [16][pitch floats]
-  i32 key_rows, positions, rope_positions;  // per table stage and key
+  i32 key_rows, positions, rope_positions;  // a ring of kKeyBlocks blocks, a key per thread each
   i32 query_positions, query_rows;
   i32 arrivals;  // indices of completed merges
   i32 facts;
@@ -87,6 +87,8 @@ struct SharedLayout {
 };
 
 inline constexpr i32 kMaxArrivals = 128;  // merges of one item that are looked at together
+
+inline constexpr i32 kKeyBlocks = 3;  // of the key table: in use, ready, being written
 
 PLAIT_HD constexpr SharedLayout shared_layout(const TileShape& s) {
   SharedLayout l{};
@@ -108,7 +110,7 @@ PLAIT_HD constexpr SharedLayout shared_layout(const TileShape& s) {
   l.probability_pitch = s.kv_tile / s.key_warps() + 1;
   l.key_rows = l.probabilities +
                (s.compute_size == 4 ? round_up(s.warps * 16 * l.probability_pitch * 4, 16) : 0);
-  const i32 keys = (s.stages + 1) * s.kv_tile;
+  const i32 keys = kKeyBlocks * 32 * s.warps;
   l.positions = l.key_rows + keys * static_cast<i32>(sizeof(KeyRow));
   l.rope_positions = l.positions + keys * 4;
   l.query_positions = l.rope_positions + (s.rope ? keys * 4 : 0);

@@ -178,14 +178,21 @@ struct Softmax {
                                               const AttentionParams& p, i32 kv_head,
                                               const char* shared, const WarpPlace& at) {
     const auto& item = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
+    const RowBlock* mask = &item.block;
+    if constexpr (C::kCanonical && C::kCustomMask) {
+      // The mask belongs to the last view; keys of the views before it lie before mask_pos_base.
+      const GroupView group(p);
+      const i32 last = item.run.piece_begin + item.run.num_pieces - 1;
+      mask = &group.block(group.piece(last).block);
+    }
     const auto facts = [&](i32 local) { return RowFacts(p, shared, local); };
     for_each<true>(
         scores, positions, at, facts, [&](float& x, const RowFacts& row, i32 local, i32 kv_position) {
           bool visible = kv_position >= row.low && kv_position <= row.high;
           if constexpr (C::kCustomMask) {
-            if (visible && (item.block.flags & kBlockCustomMask) != 0 &&
-                kv_position >= item.block.mask_pos_base) {
-              visible = mask_bit(p, item.block,
+            if (visible && (mask->flags & kBlockCustomMask) != 0 &&
+                kv_position >= mask->mask_pos_base) {
+              visible = mask_bit(p, *mask,
                                  (item.run.fused_row_begin + local) / C::kGroupSize, kv_position);
             }
           }

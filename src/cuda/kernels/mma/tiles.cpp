@@ -106,6 +106,7 @@ std::optional<TileShape> choose_shape(const AttentionSpec& spec, int q_tile,
       if (stages == 1 && kv_tile > 32 && 32 >= 16 * shape.key_warps()) continue;
       shape.kv_tile = kv_tile;
       shape.stages = stages;
+      if (stages * kv_tile > 64 * shape.warps) continue;  // what the key table holds
       const int total = device::mma::shared_layout(shape).total;
       if (total <= facts.shared_bytes_per_block &&
           blocks * (total + device::mma::kReservedShared) <= facts.shared_bytes_per_sm) {

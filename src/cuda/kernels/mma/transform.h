@@ -31,7 +31,7 @@ struct Transform {
   /// Needs a barrier before and after. `scale`: the head's k_scale, applied here only if the variant
   /// has a key hook, which must see the scaled key.
   static __device__ __forceinline__ void run(const AttentionParams& p, char* shared, i32 stage,
-                                             i32 table_stage, i32 kv_head, i32 request,
+                                             i32 first_key, i32 kv_head, i32 request,
                                              float scale) {
     char* raw = shared + C::kShared.raw + stage * C::kShared.stage_bytes;
     if constexpr (C::kWiden) {
@@ -42,7 +42,7 @@ struct Transform {
       }
     }
     if constexpr (kKeysChange) {
-      change_keys(p, raw, key_tile(shared, stage), shared, table_stage, kv_head, request, scale);
+      change_keys(p, raw, key_tile(shared, stage), shared, first_key, kv_head, request, scale);
     }
   }
 
@@ -81,14 +81,14 @@ struct Transform {
   /// Pairs first, then the elements beyond the rotated ones; each handled by one thread, so that it
   /// works in place.
   static __device__ void change_keys(const AttentionParams& p, const char* in, char* out,
-                                     char* shared, i32 table_stage, i32 kv_head, i32 request,
+                                     char* shared, i32 first_key, i32 kv_head, i32 request,
                                      float scale) {
     const i32 pairs = C::kRope ? p.rotary_dim / 2 : 0;
     const i32 units = C::kHeadDimQk - pairs;
     const auto* positions =
-        reinterpret_cast<const i32*>(shared + C::kShared.positions) + table_stage * C::kKvTile;
+        reinterpret_cast<const i32*>(shared + C::kShared.positions) + first_key;
     const auto* rope_positions = reinterpret_cast<const i32*>(shared + C::kShared.rope_positions) +
-                                 table_stage * C::kKvTile;
+                                 first_key;
     for (i32 i = static_cast<i32>(threadIdx.x); i < C::kKvTile * units; i += C::kThreads) {
       const i32 row = i / units;
       const i32 unit = i - row * units;
