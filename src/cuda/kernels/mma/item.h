@@ -30,7 +30,7 @@ class Item {
     __syncthreads();
     if (facts().item < 0) return false;
     open_rows();
-    if (facts().num_tiles > 0) {
+    if (facts().tiles.all > 0) {
       clear_tiles();
       QueryLoader::load(p_, shared_);
       start_pipeline();
@@ -39,7 +39,7 @@ class Item {
     }
     softmax_.reset();
     clear_outputs();
-    for (i32 t = 0; t < facts().num_tiles; ++t) {
+    for (i32 t = 0; t < facts().tiles.all; ++t) {
       step(t);
       if constexpr (C::kCanonical) {
         if (ends_segment(t)) fold_segment(t);
@@ -107,7 +107,7 @@ class Item {
   __device__ __forceinline__ void open_item() {
     if (facts().item < 0) return;
     facts().q_aligned = QueryLoader::is_aligned(p_);
-    facts().kv_aligned = keys_are_aligned(p_);
+    if (!keys_are_aligned(p_)) facts().tiles.fast = 0;
     facts().natural = Hooks::kHasKey ? p_.sm_scale : p_.sm_scale * k_scale();
     // A zero scale would turn hidden keys (-inf) into NaN; this is zero for every finite product.
     facts().base2 = fmaxf(fabsf(facts().natural) * kLog2E, 1e-37F);
@@ -132,7 +132,7 @@ class Item {
     pending_ = table_.fetch(2 * C::kThreads + thread);
     __syncthreads();
 #pragma unroll
-    for (i32 t = 0; t < C::kStages - 1; ++t) load_tile(t);
+    for (i32 t = 0; t < C::kStages - 1; ++t) load_tile(facts().tiles, t);
   }
 
   /// The ring of the key table holds two blocks ahead of the tile in work; the page ids of a third
@@ -140,39 +140,38 @@ class Item {
   __device__ __forceinline__ void advance_table(i32 t) {
     if (t % C::kTilesPerBlock != 0) return;
     const i32 next = (t / C::kTilesPerBlock + 2) * C::kThreads;
-    if (next >= facts().num_tiles * C::kKvTile) return;
+    if (next >= facts().tiles.all * C::kKvTile) return;
     const i32 thread = fresh_thread_index();
     table_.store(pending_, next + thread);
     pending_ = table_.fetch(next + C::kThreads + thread);
   }
 
   /// Always commits a group, so that the waits can count them.
-  __device__ __forceinline__ void load_tile(i32 t) const {
-    if (t < facts().num_tiles) {
-      char* stage = shared_ + C::kShared.raw + t % C::kStages * C::kShared.stage_bytes;
-      const KeyRow* keys = reinterpret_cast<const KeyRow*>(shared_ + C::kShared.key_rows) +
-                           t * C::kKvTile % C::kKeyRing;
-      if (facts().kv_aligned == 0) {
-        load_key_tile_by_elements(stage, keys);
-      } else if (is_complete_tile(facts(), t)) {
-        load_key_tile<true>(stage, keys);
-      } else {
-        load_key_tile<false>(stage, keys);
-      }
+  __device__ __forceinline__ void load_tile(const TileCounts& tiles, i32 t) const {
+    char* stage = shared_ + C::kShared.raw + t % C::kStages * C::kShared.stage_bytes;
+    const KeyRow* keys = reinterpret_cast<const KeyRow*>(shared_ + C::kShared.key_rows) +
+                         t * C::kKvTile % C::kKeyRing;
+    if (t < tiles.fast) {
+      load_key_tile<true>(stage, keys);
+    } else if (t < tiles.all) {
+      load_unusual_tile(p_, stage, keys);
     }
     copy_async_commit();
   }
 
   __device__ __forceinline__ void step(i32 t) {
+    TileCounts tiles;
     if constexpr (C::kStages == 1) {
       __syncthreads();
-      load_tile(t);
+      tiles = facts().tiles;
+      load_tile(tiles, t);
       copy_async_wait<0>();
       __syncthreads();
     } else {
       copy_async_wait<max_of(C::kStages - 2, 0)>();
       __syncthreads();
-      load_tile(t + C::kStages - 1);
+      tiles = facts().tiles;
+      load_tile(tiles, t + C::kStages - 1);
     }
     advance_table(t);
     const i32 stage = t % C::kStages;
@@ -183,7 +182,7 @@ class Item {
       __syncthreads();
     }
     const WarpPlace at;
-    const bool full = is_full_tile(p_, facts(), t);
+    const bool full = is_full_tile(p_, facts(), tiles, t);
     if (at.row >= facts().run.num_fused_rows) return;  // no row of this warp exists
     multiply_queries_keys(scores_, shared_ + C::kShared.q, Transform::key_tile(shared_, stage),
                           at);
@@ -281,7 +280,7 @@ class Item {
 #pragma unroll
     for (i32 r = 0; r < kRows; ++r) {
       if constexpr (C::kKeyWarps == 1) {
-        if (!C::kCanonical || facts().num_tiles == 0) lse_[r] = normalise(r, v_scale());
+        if (!C::kCanonical || facts().tiles.all == 0) lse_[r] = normalise(r, v_scale());
       } else {
         lse_[r] = normalise_across_warps(at, r, v_scale(), maxima, sums);
       }
@@ -311,7 +310,7 @@ class Item {
   }
   __device__ __forceinline__ bool ends_segment(i32 t) const {
     const i32 end = facts().key_begin + (t + 1) * C::kKvTile;
-    return t + 1 == facts().num_tiles || end % segment_tokens() == 0;
+    return t + 1 == facts().tiles.all || end % segment_tokens() == 0;
   }
 
   /// Closes a segment: its state is folded into the running one, which lies in the worker's part of
@@ -320,7 +319,7 @@ class Item {
     const bool first =
         facts().key_begin / segment_tokens() ==
         (facts().key_begin + t * C::kKvTile) / segment_tokens();
-    const bool last = t + 1 == facts().num_tiles;
+    const bool last = t + 1 == facts().tiles.all;
     constexpr i64 kPerThread = kRows * C::kColumnTiles;
     auto* running = reinterpret_cast<float2*>(p_.fold_o) +
                     static_cast<i64>(blockIdx.x) * C::kThreads * kPerThread + threadIdx.x;

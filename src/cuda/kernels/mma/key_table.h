@@ -87,7 +87,7 @@ class KeyTable {
  private:
   __device__ __forceinline__ KeySlot find(i32 index) const {
     const ItemFacts& item = facts();
-    if (index >= item.num_tiles * C::kKvTile) return {};
+    if (index >= item.tiles.all * C::kKvTile) return {};
     const i32 coordinate = item.key_begin + index;
     if constexpr (C::kCanonical) {
       const GroupView group(params_);

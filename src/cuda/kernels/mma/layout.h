@@ -52,18 +52,26 @@ struct QueryRow {
   i32 request, qo_len, kv_len, head;
 };
 
+/// An item's tiles as its main loop sees them: one read of shared memory per tile.
+struct alignas(16) TileCounts {
+  i32 all;
+  i32 fast;                  // the first of them need no care when they are loaded
+  i32 full_begin, full_end;  // of these every row sees every key (canonical kernels: not used)
+};
+
 /// The plan's words about the item at hand. They live in shared memory: registers are what limits the
 /// tile sizes.
 struct ItemFacts {
+  TileCounts tiles;
   Run run;
   Piece piece;          // the only one, or under canonical segments the first
   RowBlock block;       // of that piece
   i32 slice, last_slice;  // the worker's cursor: slice, and item within it
   i32 item;               // -1: no item is left
   i32 kv_head;
-  i32 key_begin, num_tiles;  // see KeyRange
+  i32 key_begin;             // see KeyRange
   float base2, natural;      // see ScoreScale
-  i32 q_aligned, kv_aligned;  // rows may be moved with copies of copy_bytes
+  i32 q_aligned;             // rows may be moved with copies of copy_bytes
   i32 serial;           // of the item, from 1
   i32 poisoned_serial;  // the last item that met a bad page id, see Item
   i32 last_arrivals;    // merges that this item completed, see Arrivals
@@ -88,7 +96,7 @@ struct SharedLayout {
 
 inline constexpr i32 kMaxArrivals = 128;  // merges of one item that are looked at together
 
-inline constexpr i32 kKeyBlocks = 3;  // of the key table: in use, ready, being written
+inline constexpr i32 kKeyBlocks = 4;  // of the key table: in use, ready, being written; a power of two
 
 PLAIT_HD constexpr SharedLayout shared_layout(const TileShape& s) {
   SharedLayout l{};

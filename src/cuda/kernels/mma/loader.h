@@ -100,12 +100,6 @@ __device__ __forceinline__ void load_rows_by_elements(char* stage, const KeyRow*
   }
 }
 
-/// A call, so that its registers are not the main loop's.
-static __device__ __noinline__ void load_key_tile_by_elements(char* stage, const KeyRow* keys) {
-  load_rows_by_elements<Side::kKeys>(stage, keys);
-  load_rows_by_elements<Side::kValues>(stage, keys);
-}
-
 /// Whether every row of K and V may be moved by copies of copy_bytes.
 __device__ __forceinline__ bool keys_are_aligned(const AttentionParams& p) {
   using C = Config;
@@ -115,6 +109,18 @@ __device__ __forceinline__ bool keys_are_aligned(const AttentionParams& p) {
                 static_cast<i64>(reinterpret_cast<u64>(p.v));
   return k % RowCopy<Side::kKeys, true>::kBytes == 0 &&
          v % RowCopy<Side::kValues, true>::kBytes == 0;
+}
+
+/// Tiles with absent keys, and rows that copies cannot move. A call, so that its registers and code are
+/// not the main loop's.
+static __device__ __noinline__ void load_unusual_tile(const AttentionParams& p, char* stage,
+                                                      const KeyRow* keys) {
+  if (keys_are_aligned(p)) {
+    load_key_tile<false>(stage, keys);
+  } else {
+    load_rows_by_elements<Side::kKeys>(stage, keys);
+    load_rows_by_elements<Side::kValues>(stage, keys);
+  }
 }
 
 /// Zeroes bytes [kUsed, kPadded) of every row: the products read them, copies never write them.

@@ -16,15 +16,16 @@ struct WarpPlace {
 
   __device__ __forceinline__ WarpPlace() {
     using C = Config;
-    const i32 thread = fresh_thread_index();
-    lane = thread % 32;
-    warp = thread / 32;
+    const u32 thread = static_cast<u32>(fresh_thread_index());
+    lane = static_cast<i32>(thread % 32);
+    warp = static_cast<i32>(thread / 32);
     // Constants where a dimension is not split: the compiler cannot know how many warps there are.
-    const i32 rest = warp / C::kRowWarps;
-    key_warp = C::kKeyWarps == 1 ? 0 : rest % C::kKeyWarps;
-    row = (C::kRowWarps == 1 ? 0 : warp % C::kRowWarps) * 16 * C::kRowBlocks;
+    const u32 rest = thread / 32 / C::kRowWarps;
+    const u32 row_warp = C::kRowWarps == C::kWarps ? thread / 32 : thread / 32 % C::kRowWarps;
+    key_warp = C::kKeyWarps == 1 ? 0 : static_cast<i32>(rest % C::kKeyWarps);
+    row = C::kRowWarps == 1 ? 0 : static_cast<i32>(row_warp * 16 * C::kRowBlocks);
     key = key_warp * C::kWarpKeys;
-    column = C::kColumnWarps == 1 ? 0 : rest / C::kKeyWarps * C::kWarpColumns;
+    column = C::kColumnWarps == 1 ? 0 : static_cast<i32>(rest / C::kKeyWarps * C::kWarpColumns);
   }
 };
 
@@ -41,11 +42,12 @@ __device__ __forceinline__ void multiply_queries_keys(Scores& scores, const char
     for (i32 n = 0; n < C::kKeyTiles; ++n) scores[m][n] = FragmentC{};
   }
   if constexpr (C::kTensorCores) {
+    const u32 lane = static_cast<u32>(at.lane);
     const u32 q = shared_address(q_tile) +
-                  static_cast<u32>((at.row + at.lane % 16) * C::kShared.q_pitch + at.lane / 16 * 16);
+                  (static_cast<u32>(at.row) + lane % 16) * C::kShared.q_pitch + lane / 16 * 16;
     const u32 k = shared_address(k_tile) +
-                  static_cast<u32>((at.key + at.lane / 16 * 8 + at.lane % 8) * C::kShared.k_pitch +
-                                   at.lane / 8 % 2 * 16);
+                  (static_cast<u32>(at.key) + lane / 16 * 8 + lane % 8) * C::kShared.k_pitch +
+                  lane / 8 % 2 * 16;
     // Fragments are loaded one step ahead of their products: nothing else hides the latency of
     // shared memory with two warps on a scheduler.
     constexpr i32 kPairs = C::kKeyTiles / 2;
@@ -110,9 +112,10 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
   using C = Config;
   if constexpr (C::kTensorCores) {
     using E = Element<C::kCompute>;
+    const u32 lane = static_cast<u32>(at.lane);
     const u32 v = shared_address(v_tile) +
-                  static_cast<u32>((at.key + at.lane % 16) * C::kShared.v_pitch + at.column * 2 +
-                                   at.lane / 16 * 16);
+                  (static_cast<u32>(at.key) + lane % 16) * C::kShared.v_pitch +
+                  static_cast<u32>(at.column) * 2 + lane / 16 * 16;
     constexpr i32 kPairs = C::kColumnTiles / 2;
     constexpr i32 kSteps = C::kKeyTiles / 2 * kPairs;
     FragmentA a[C::kRowBlocks];

@@ -39,7 +39,7 @@ struct Softmax {
       C::kSoftCap || C::kAlibi || C::kSumReduction || Hooks::kHasLogits;
   static constexpr i32 kRows = RowFacts::kRows;
 
-  float maximum[kRows];  // base 2
+  float maximum[kRows];  // base 2: the reference of the exponentials, see kSlack
   float sum[kRows];      // this thread's share
 
   __device__ __forceinline__ void reset() {
@@ -213,53 +213,55 @@ struct Softmax {
     return (__ldg(p.custom_mask + bit / 8) >> (bit % 8) & 1) != 0;
   }
 
+  /// The reference of a row follows its maximum only when that has risen by more than this (base 2):
+  /// probabilities stay below 2^8, which every type holds as well as values below 1, and outputs are
+  /// hardly ever rescaled. The decision is a row's own, so its bits depend on no other row.
+  static constexpr float kSlack = 8.0F;
+
   __device__ __forceinline__ void exponentiate(Scores& scores, Outputs& outputs,
                                                const ScoreScale& scale) {
     const float factor = kGeneral ? 1.0F : scale.base2;
-    float shrinks[kRows];
-    bool moved = false;
+    float top[kRows];
+    bool risen = false;
 #pragma unroll
-    for (i32 m = 0; m < C::kRowBlocks; ++m) {
+    for (i32 r = 0; r < kRows; ++r) {
+      top[r] = fmaxf(scores[r / 2][0].x[r % 2 * 2], scores[r / 2][0].x[r % 2 * 2 + 1]);
 #pragma unroll
-      for (i32 half = 0; half < 2; ++half) {
-        const i32 r = 2 * m + half;
-        float top = neg_inf();
-#pragma unroll
-        for (i32 n = 0; n < C::kKeyTiles; ++n) {
-          top = fmaxf(top, fmaxf(scores[m][n].x[2 * half], scores[m][n].x[2 * half + 1]));
-        }
-        top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFU, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFU, top, 2));
-        const float next = fmaxf(maximum[r], kGeneral ? top : __fmul_rn(top, factor));
-        // No key seen yet: any finite reference gives exp2(-inf) = 0 throughout.
-        const float reference = next == neg_inf() ? 0.0F : next;
-        const float shrink = fast_exp2(__fsub_rn(maximum[r], reference));
-        maximum[r] = next;
-        float added = 0.0F;
-#pragma unroll
-        for (i32 n = 0; n < C::kKeyTiles; ++n) {
-#pragma unroll
-          for (i32 e = 0; e < 2; ++e) {
-            float& x = scores[m][n].x[2 * half + e];
-            x = fast_exp2(kGeneral ? __fsub_rn(x, reference) : __fmaf_rn(x, factor, -reference));
-            added = __fadd_rn(added, x);
-          }
-        }
-        sum[r] = __fmaf_rn(sum[r], shrink, added);
-        shrinks[r] = shrink;
-        moved = moved || shrink != 1.0F;
+      for (i32 n = 1; n < C::kKeyTiles; ++n) {
+        top[r] = fmaxf(top[r], fmaxf(scores[r / 2][n].x[r % 2 * 2], scores[r / 2][n].x[r % 2 * 2 + 1]));
       }
+      if constexpr (!kGeneral) top[r] = __fmul_rn(top[r], factor);
+      risen = risen || top[r] > maximum[r] + kSlack;
     }
-    // Maxima settle after a few tiles, and a product with 1 changes no bit.
-    if (__any_sync(0xFFFFFFFFU, moved)) {
+    if (__any_sync(0xFFFFFFFFU, risen)) {
 #pragma unroll
-      for (i32 m = 0; m < C::kRowBlocks; ++m) {
+      for (i32 r = 0; r < kRows; ++r) {
+        float row_top = fmaxf(top[r], __shfl_xor_sync(0xFFFFFFFFU, top[r], 1));
+        row_top = fmaxf(row_top, __shfl_xor_sync(0xFFFFFFFFU, row_top, 2));
+        if (!(row_top > maximum[r] + kSlack)) row_top = maximum[r];
+        // From -inf on, any finite reference shrinks nothing but zeros.
+        const float shrink = row_top == maximum[r] ? 1.0F : fast_exp2(__fsub_rn(maximum[r], row_top));
+        maximum[r] = row_top;
+        sum[r] = __fmul_rn(sum[r], shrink);
 #pragma unroll
         for (i32 n = 0; n < C::kColumnTiles; ++n) {
+          float* x = outputs[r / 2][n].x + r % 2 * 2;
+          x[0] = __fmul_rn(x[0], shrink);
+          x[1] = __fmul_rn(x[1], shrink);
+        }
+      }
+    }
 #pragma unroll
-          for (i32 e = 0; e < 4; ++e) {
-            outputs[m][n].x[e] = __fmul_rn(outputs[m][n].x[e], shrinks[2 * m + e / 2]);
-          }
+    for (i32 r = 0; r < kRows; ++r) {
+      // No key seen yet: exp2(-inf - 0) = 0.
+      const float reference = maximum[r] == neg_inf() ? 0.0F : maximum[r];
+#pragma unroll
+      for (i32 n = 0; n < C::kKeyTiles; ++n) {
+#pragma unroll
+        for (i32 e = 0; e < 2; ++e) {
+          float& x = scores[r / 2][n].x[r % 2 * 2 + e];
+          x = fast_exp2(kGeneral ? __fsub_rn(x, reference) : __fmaf_rn(x, factor, -reference));
+          sum[r] = __fadd_rn(sum[r], x);
         }
       }
     }

@@ -97,7 +97,7 @@ std::optional<TileShape> choose_shape(const AttentionSpec& spec, int q_tile,
   // Decode hides memory latency by depth, prefill by arithmetic.
   const int deepest = q_tile <= 16 ? 4 : 3;
   // Two row blocks a warp leave registers for the scores of 32 keys.
-  const int widest = shape.row_blocks > 1 || (!tensor_cores && q_tile > 16) ? 32 : 64;
+  const int widest = (shape.row_blocks > 1 && spec.head_dim_vo > 64) || (!tensor_cores && q_tile > 16) ? 32 : 64;
   for (const int kv_tile : {64, 32, 16}) {
     if (kv_tile > widest) continue;
     if (kv_tile < 16 * shape.key_warps()) continue;

@@ -71,6 +71,24 @@ struct KeyRange {
     }
     num_tiles = max_of(0, ceil_div(end - begin, Config::kKvTile));
   }
+
+  /// Leading tiles without an absent key; may be too few.
+  __device__ __forceinline__ i32 fast_tiles(const ItemFacts& facts) const {
+    if (num_tiles == 0) return 0;
+    const i32 bias = coordinate_bias(facts.block);
+    if (begin < facts.piece.kv_begin + bias) return 0;
+    return (facts.piece.kv_end + bias - begin) / Config::kKvTile;
+  }
+
+  /// Tiles within the piece's full range.
+  __device__ __forceinline__ void find_full(const ItemFacts& facts, TileCounts* tiles) const {
+    tiles->full_begin = 0;
+    tiles->full_end = 0;
+    if (Config::kCanonical || num_tiles == 0) return;
+    if (facts.piece.full_end <= facts.piece.full_begin) return;
+    tiles->full_begin = ceil_div(max_of(facts.piece.full_begin - begin, 0), Config::kKvTile);
+    tiles->full_end = max_of(facts.piece.full_end - begin, 0) / Config::kKvTile;
+  }
 };
 
 /// Moves a worker's cursor to its first slice; by one thread.
@@ -125,17 +143,19 @@ __device__ __forceinline__ void next_item(const AttentionParams& p, ItemFacts* f
     facts->item = item;
     facts->kv_head = facts->run.head_begin + slices[index].first + item;
     facts->key_begin = keys.begin;
-    facts->num_tiles = keys.num_tiles;
+    facts->tiles.all = keys.num_tiles;
+    facts->tiles.fast = keys.fast_tiles(*facts);
+    keys.find_full(*facts, &facts->tiles);
     ++facts->serial;
   }
 }
 
 /// Every row of the item sees every coordinate of tile t, and each is a key.
 __device__ __forceinline__ bool is_full_tile(const AttentionParams& p, const ItemFacts& facts,
-                                             i32 t) {
-  const i32 first = facts.key_begin + t * Config::kKvTile;
-  const i32 last = first + Config::kKvTile;
+                                             const TileCounts& tiles, i32 t) {
   if constexpr (Config::kCanonical) {
+    const i32 first = facts.key_begin + t * Config::kKvTile;
+    const i32 last = first + Config::kKvTile;
     const GroupView group(p);
     for (i32 i = 0; i < facts.run.num_pieces; ++i) {
       const Piece& piece = group.piece(facts.run.piece_begin + i);
@@ -144,19 +164,7 @@ __device__ __forceinline__ bool is_full_tile(const AttentionParams& p, const Ite
     }
     return false;
   } else {
-    return first >= facts.piece.full_begin && last <= facts.piece.full_end;
-  }
-}
-
-/// No coordinate of tile t is without a key. May say no where the answer is yes.
-__device__ __forceinline__ bool is_complete_tile(const ItemFacts& facts, i32 t) {
-  const i32 last = facts.key_begin + (t + 1) * Config::kKvTile;
-  if constexpr (Config::kCanonical) {
-    const i32 bias = coordinate_bias(facts.block);
-    return facts.run.num_pieces == 1 && last <= facts.piece.kv_end + bias &&
-           last - Config::kKvTile >= facts.piece.kv_begin + bias;
-  } else {
-    return last <= facts.piece.kv_end;
+    return t >= tiles.full_begin && t < tiles.full_end;
   }
 }
 
