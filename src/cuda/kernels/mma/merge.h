@@ -12,7 +12,7 @@ struct RowMerger {
   using C = Config;
   static constexpr i32 kUnit = OutputWriter::kUnit;
   static constexpr u32 kPerRow = ceil_div(C::kHeadDimVo, kUnit);
-  static constexpr i32 kBatch = 4;  // states in flight
+  static constexpr i32 kBatch = kUnit == 8 ? 6 : 8;  // states in flight
 
   struct State {
     float lse;
@@ -22,13 +22,15 @@ struct RowMerger {
   const OutputWriter& writer;
   const GroupView& group;
 
-  /// All rows of `merge` for its `head`-th head, by the whole CTA.
-  __device__ __forceinline__ void merge_rows(const Merge& merge, i32 head) const {
-    const u32 count = static_cast<u32>(merge.num_fused_rows) * kPerRow;
-    for (u32 i = threadIdx.x; i < count; i += C::kThreads) {
-      merge_unit(merge, head, static_cast<i32>(i / kPerRow),
-                 static_cast<i32>(i % kPerRow) * kUnit);
-    }
+  /// Merges of one (merge, head) are cut into `chunks` of 32 units, a warp's work each.
+  static __device__ __forceinline__ i32 chunks(const Merge& merge) {
+    return ceil_div(merge.num_fused_rows * static_cast<i32>(kPerRow), 32);
+  }
+  __device__ __forceinline__ void merge_chunk(const Merge& merge, i32 head, i32 chunk) const {
+    const u32 unit = static_cast<u32>(chunk * 32) + threadIdx.x % 32;
+    if (unit >= static_cast<u32>(merge.num_fused_rows) * kPerRow) return;
+    merge_unit(merge, head, static_cast<i32>(unit / kPerRow),
+               static_cast<i32>(unit % kPerRow) * kUnit);
   }
 
  private:
@@ -94,12 +96,24 @@ struct Arrivals {
     i32 merge, head;
   };
 
-  /// All rows of a merge by the CTA. A call, so that its registers are not the main loop's.
-  static __device__ __noinline__ void merge_rows(const AttentionParams& p, i32 index, i32 head) {
+  /// Merges that are complete, their chunks spread over the warps. A call, so that its registers are
+  /// not the main loop's.
+  static __device__ __noinline__ void merge_all(const AttentionParams& p,
+                                                const Completed* completed, i32 count) {
     const GroupView group(p);
     const OutputWriter writer{p};
     const RowMerger merger{writer, group};
-    merger.merge_rows(group.merge(index), head);
+    const i32 warp = static_cast<i32>(threadIdx.x / 32);
+    i32 first = 0;  // chunks of the merges before
+    for (i32 i = 0; i < count; ++i) {
+      const Merge& merge = group.merge(completed[i].merge);
+      const i32 chunks = RowMerger::chunks(merge);
+      const i32 behind = (warp - first % C::kWarps + C::kWarps) % C::kWarps;
+      for (i32 c = behind; c < chunks; c += C::kWarps) {
+        merger.merge_chunk(merge, completed[i].head, c);
+      }
+      first += chunks;
+    }
   }
 
   static __device__ __forceinline__ void count(const AttentionParams& p, char* shared) {
@@ -128,8 +142,7 @@ struct Arrivals {
       const i32 count = facts.last_arrivals;
       if (count > 0) {
         __threadfence();  // the count, before the other items' states
-#pragma unroll 1
-        for (i32 i = 0; i < count; ++i) merge_rows(p, completed[i].merge, completed[i].head);
+        merge_all(p, completed, count);
       }
       __syncthreads();
     }
