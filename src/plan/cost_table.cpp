@@ -1,0 +1,99 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "plan/cost_table.h"
+
+#include <algorithm>
+#include <array>
+
+namespace plait {
+namespace {
+
+constexpr std::int32_t kMaxCoefficient = 1 << 24;
+
+// Units: 1/16 ns. Head dim 128 (K and V), 16-bit KV unless the family is "cpu" (32-bit there).
+//
+// H200: a CTA's share of the plain read of 4.4 TB/s is 16.7 bytes/ns with 264 of them, so a decode
+// token of 512 bytes costs 31 ns; a 128-row tile of one KV token is 2 * 2 * 128 * 128 flop at
+// 1/132 of about 650 Tflop/s.
+constexpr std::array kTable = {
+    CostRow{"*",
+            "cpu",
+            1 << 16,
+            128,
+            {24000, 320, 480, 900},
+            "derived: 16 rows at 8 Gflop/s per thread for scores, 256 bytes/ns for states"},
+    CostRow{"NVIDIA H200",
+            "mma",
+            16,
+            128,
+            {24000, 400, 490, 130},
+            "derived: plain read 4.43 TB/s over 264 CTAs, 1.5 us to start an item"},
+    CostRow{"NVIDIA H200",
+            "mma",
+            64,
+            128,
+            {24000, 800, 560, 130},
+            "derived: half of 650 Tflop/s over 264 CTAs"},
+    CostRow{"NVIDIA H200",
+            "mma",
+            128,
+            128,
+            {24000, 800, 860, 130},
+            "derived: half of 650 Tflop/s over 264 CTAs"},
+    CostRow{"NVIDIA H200",
+            "hopper",
+            16,
+            128,
+            {16000, 200, 485, 130},
+            "derived: plain read 4.43 TB/s over 264 CTAs, 1 us to start an item"},
+    CostRow{"NVIDIA H200",
+            "hopper",
+            128,
+            128,
+            {16000, 400, 215, 65},
+            "derived: 650 Tflop/s over 132 CTAs"},
+    CostRow{"*", "mma", 16, 128, {32000, 800, 1000, 260}, "derived: half of the H200 row"},
+    CostRow{"*", "mma", 128, 128, {32000, 1600, 1720, 260}, "derived: half of the H200 row"},
+    CostRow{"*", "hopper", 128, 128, {16000, 400, 430, 130}, "derived: half of the H200 row"},
+};
+
+bool better(const CostRow& row, const CostRow* best, std::int32_t q_tile) {
+  if (best == nullptr) return true;
+  const bool named = row.device != "*";
+  const bool best_named = best->device != "*";
+  if (named != best_named) return named;
+  const bool holds = row.q_tile >= q_tile;
+  const bool best_holds = best->q_tile >= q_tile;
+  if (holds != best_holds) return holds;
+  return holds ? row.q_tile < best->q_tile : row.q_tile > best->q_tile;
+}
+
+std::int32_t scaled(std::int64_t value, std::int64_t numerator, std::int64_t denominator) {
+  const std::int64_t result = (value * numerator + denominator - 1) / denominator;
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(result, 1, kMaxCoefficient));
+}
+
+}  // namespace
+
+std::span<const CostRow> cost_table() { return kTable; }
+
+CostModel cost_model(std::string_view device, std::string_view family, std::int32_t q_tile,
+                     std::int32_t head_dim_qk, std::int32_t head_dim_vo, std::int32_t kv_bytes) {
+  const CostRow* best = nullptr;
+  for (const CostRow& row : kTable) {
+    if (row.family != family) continue;
+    if (row.device != "*" && device.substr(0, row.device.size()) != row.device) continue;
+    if (better(row, best, q_tile)) best = &row;
+  }
+  if (best == nullptr) return {0, 0, 1, 0};
+  CostModel cost = best->cost;
+  const std::int64_t dims = std::int64_t{head_dim_qk} + head_dim_vo;
+  // Small tiles read, large ones compute: only the former get cheaper with narrow elements.
+  const bool reads = best->q_tile <= 16;
+  const std::int64_t native = 2;
+  cost.per_kv_token = scaled(cost.per_kv_token, dims * (reads ? kv_bytes : native),
+                             std::int64_t{2} * best->head_dim * native);
+  cost.per_state_row = scaled(cost.per_state_row, head_dim_vo, best->head_dim);
+  return cost;
+}
+
+}  // namespace plait
