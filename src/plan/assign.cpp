@@ -1,86 +1,230 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "plan/assign.h"
 
-#include <utility>
+#include <bit>
 
 namespace plait::planning {
 namespace {
 
-/// Min-heap of workers by (load, worker).
-class WorkerHeap {
- public:
-  WorkerHeap(i64* loads, i32* heap, i32 size) : loads_(loads), heap_(heap), size_(size) {
-    for (i32 w = 0; w < size; ++w) heap_[w] = w;
-    for (i32 i = size / 2; i-- > 0;) sift_down(i);
+/// Stable counting sort of `count` ids by key(id) >> shift, where the shifted keys are below
+/// kSortBuckets. `descending` reverses the order of keys, not of ties.
+template <class Key>
+void counting_sort(const i32* in, i32* out, i32 count, i32* buckets, bool descending, Key key) {
+  const i32 flip = descending ? kSortBuckets - 1 : 0;
+  for (i32 b = 0; b < kSortBuckets; ++b) buckets[b] = 0;
+  for (i32 i = 0; i < count; ++i) ++buckets[key(in[i]) ^ flip];
+  i32 sum = 0;
+  for (i32 b = 0; b < kSortBuckets; ++b) {
+    const i32 size = buckets[b];
+    buckets[b] = sum;
+    sum += size;
   }
-  i32 top() const { return heap_[0]; }
-  void add_to_top(i64 cost) {
-    loads_[heap_[0]] += cost;
-    sift_down(0);
+  for (i32 i = 0; i < count; ++i) out[buckets[key(in[i]) ^ flip]++] = in[i];
+}
+
+/// Shift that brings `largest` below kSortBuckets.
+int sort_shift(i64 largest) {
+  const int bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest)));
+  constexpr int bucket_bits = 10;  // log2(kSortBuckets)
+  static_assert(kSortBuckets == 1 << bucket_bits);
+  return std::max(0, bits - bucket_bits);
+}
+
+/// The runs as one long list of items, longest first.
+class Items {
+ public:
+  Items(const AssignJob& job, const i32* order) : job_(job), order_(order) { load(); }
+  bool done() const { return index_ == job_.num_runs; }
+  i64 cost() const { return cost_; }
+  i32 run() const { return order_[index_]; }
+  i32 left_in_run() const { return job_.run_items - first_; }
+  Assigned take(i32 worker, i32 count) {
+    const Assigned part{worker, order_[index_], first_, count};
+    first_ += count;
+    if (first_ == job_.run_items) {
+      ++index_;
+      first_ = 0;
+      load();
+    }
+    return part;
   }
 
  private:
-  bool less(i32 a, i32 b) const {
-    return loads_[a] < loads_[b] || (loads_[a] == loads_[b] && a < b);
+  void load() {
+    if (!done()) cost_ = job_.cost[order_[index_]];
   }
-  void sift_down(i32 i) {
-    const i32 worker = heap_[i];
-    while (true) {
-      i32 child = 2 * i + 1;
-      if (child >= size_) break;
-      if (child + 1 < size_ && less(heap_[child + 1], heap_[child])) ++child;
-      if (!less(heap_[child], worker)) break;
-      heap_[i] = heap_[child];
-      i = child;
+  const AssignJob& job_;
+  const i32* order_;
+  i32 index_ = 0;
+  i32 first_ = 0;
+  i64 cost_ = 0;
+};
+
+Assigned* round_robin(const AssignJob& job, i64* loads, Assigned* out) {
+  i32 worker = 0;
+  for (i32 i = 0; i < job.num_runs; ++i) {
+    const i32 run = job.runs[i];
+    for (i32 k = 0; k < job.run_items; ++k) {
+      *out++ = {worker, run, k, 1};
+      loads[worker] += job.cost[run];
+      if (++worker == job.num_workers) worker = 0;
     }
-    heap_[i] = worker;
+  }
+  return out;
+}
+
+/// Items that all cost the same: what longest-first does, without looking for the least loaded.
+Assigned* equal_items(const AssignJob& job, i64* loads, Assigned* out) {
+  const i64 items = i64{job.num_runs} * job.run_items;
+  const i64 each = items / job.num_workers;
+  const i64 more = items % job.num_workers;
+  const i64 cost = job.cost[job.runs[0]];
+  i32 run = 0;
+  i32 first = 0;
+  for (i32 w = 0; w < job.num_workers; ++w) {
+    i64 left = each + (w < more ? 1 : 0);
+    loads[w] = left * cost;
+    while (left > 0) {
+      const i32 count = static_cast<i32>(std::min<i64>(left, job.run_items - first));
+      *out++ = {w, job.runs[run], first, count};
+      left -= count;
+      first += count;
+      if (first == job.run_items) {
+        ++run;
+        first = 0;
+      }
+    }
+  }
+  return out;
+}
+
+class Rounds {
+ public:
+  Rounds(const AssignJob& job, const AssignScratch& scratch, i64 total, i64 largest, Assigned* out)
+      : job_(job),
+        scratch_(scratch),
+        items_(job, scratch.order),
+        level_(total / job.num_workers),
+        // Loads never pass level + largest item.
+        shift_(sort_shift(level_ + largest)),
+        out_(out) {
+    for (i32 w = 0; w < job.num_workers; ++w) scratch_.workers[w] = w;
   }
 
-  i64* loads_;
-  i32* heap_;
-  i32 size_;
+  /// Every item goes to a worker whose load before it is at most (T - c) / C, T the total and c
+  /// the item: that alone proves the bound. Least loaded workers take the longest items.
+  Assigned* run() {
+    // While workers can take half of an item below the level they are filled towards it, in
+    // rounds: each takes items for half of what it lacks, at least one.
+    bool sorted = true;  // all loads are zero
+    while (!items_.done()) {
+      if (!sorted) sort_workers();
+      sorted = false;
+      if (!fill_round()) break;
+    }
+    while (!items_.done()) {
+      sort_workers();
+      top_up_round();
+    }
+    return out_;
+  }
+
+ private:
+  void sort_workers() {
+    // Stable from worker order, so that ties go to the lowest id.
+    i32* const ids = scratch_.order + job_.num_runs;
+    for (i32 w = 0; w < job_.num_workers; ++w) ids[w] = w;
+    counting_sort(ids, scratch_.workers, job_.num_workers, scratch_.buckets, false, [&](i32 w) {
+      return static_cast<i32>(std::min<i64>(scratch_.loads[w] >> shift_, kSortBuckets - 1));
+    });
+  }
+
+  bool fill_round() {
+    bool any = false;
+    for (i32 k = 0; k < job_.num_workers && !items_.done(); ++k) {
+      const i32 w = scratch_.workers[k];
+      i64 load = scratch_.loads[w];
+      i64 cost = items_.cost();
+      // For C >= 2 this is at most (T - c) / C.
+      if (load + (cost + 1) / 2 > level_) {
+        // Sorting is by buckets: the next worker may be a little less loaded.
+        continue;
+      }
+      any = true;
+      const i64 goal = load + (level_ - load) / 2;
+      do {
+        i32 count = 1;
+        const i32 left = items_.left_in_run();
+        if (load + cost * left <= goal) {
+          count = left;
+        } else {
+          while (count < left && load + cost * (count + 1) <= goal) ++count;
+        }
+        load += cost * count;
+        *out_++ = items_.take(w, count);
+        if (items_.done()) break;
+        cost = items_.cost();
+      } while (load + cost <= goal);
+      scratch_.loads[w] = load;
+    }
+    return any;
+  }
+
+  /// One item each, to workers at or below the average of what is assigned so far. The least
+  /// loaded always is.
+  void top_up_round() {
+    i64 assigned = 0;
+    for (i32 w = 0; w < job_.num_workers; ++w) assigned += scratch_.loads[w];
+    const i64 average = assigned / job_.num_workers;
+    for (i32 k = 0; k < job_.num_workers && !items_.done(); ++k) {
+      const i32 w = scratch_.workers[k];
+      if (scratch_.loads[w] > average) continue;
+      scratch_.loads[w] += items_.cost();
+      *out_++ = items_.take(w, 1);
+    }
+  }
+
+  const AssignJob& job_;
+  const AssignScratch& scratch_;
+  Items items_;
+  i64 level_;
+  int shift_;
+  Assigned* out_;
 };
 
 }  // namespace
 
 AssignResult assign(const AssignJob& job, const AssignScratch& scratch, Assigned* out) {
   AssignResult result;
+  if (job.num_runs == 0) return result;
+  i64 total = 0;
+  i64 largest = 0;
+  i64 smallest = INT64_MAX;
   for (i32 i = 0; i < job.num_runs; ++i) {
-    const i32 run = job.runs[i];
-    scratch.order[i] = run;
-    result.num_items += job.count[run];
-    result.total_load += job.cost[run] * job.count[run];
-    result.largest_item = std::max(result.largest_item, job.cost[run]);
+    const i64 cost = job.cost[job.runs[i]];
+    total += cost;
+    largest = std::max(largest, cost);
+    smallest = std::min(smallest, cost);
   }
+  result.num_items = i64{job.num_runs} * job.run_items;
+  result.total_load = total * job.run_items;
+  result.largest_item = largest;
   for (i32 w = 0; w < job.num_workers; ++w) scratch.loads[w] = 0;
-  Assigned* next = out;
+  Assigned* end = out;
   if (!job.balance) {
-    i64 item = 0;
-    for (i32 i = 0; i < job.num_runs; ++i) {
-      const i32 run = job.runs[i];
-      for (i32 k = 0; k < job.count[run]; ++k, ++item) {
-        const i32 worker = static_cast<i32>(item % job.num_workers);
-        *next++ = {worker, run, k, 1};
-        scratch.loads[worker] += job.cost[run];
-      }
-    }
+    end = round_robin(job, scratch.loads, out);
+  } else if (smallest == largest) {
+    end = equal_items(job, scratch.loads, out);
   } else {
-    std::sort(scratch.order, scratch.order + job.num_runs, [&](i32 a, i32 b) {
-      return job.cost[a] > job.cost[b] || (job.cost[a] == job.cost[b] && a < b);
-    });
-    WorkerHeap heap(scratch.loads, scratch.heap, job.num_workers);
-    for (i32 i = 0; i < job.num_runs; ++i) {
-      const i32 run = scratch.order[i];
-      for (i32 k = 0; k < job.count[run]; ++k) {
-        *next++ = {heap.top(), run, k, 1};
-        heap.add_to_top(job.cost[run]);
-      }
-    }
+    const int shift = sort_shift(largest);
+    counting_sort(job.runs, scratch.order, job.num_runs, scratch.buckets, true,
+                  [&](i32 run) { return static_cast<i32>(job.cost[run] >> shift); });
+    end = Rounds(job, scratch, result.total_load, largest, out).run();
   }
   for (i32 w = 0; w < job.num_workers; ++w) {
     result.largest_load = std::max(result.largest_load, scratch.loads[w]);
   }
-  result.num_assigned = static_cast<i32>(next - out);
+  result.num_assigned = static_cast<i32>(end - out);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Items to workers: longest first, to the least loaded, ties by stable id.
+// Items to workers: longest first, to the least loaded, ties by stable id, in rounds so that the
+// cost follows the runs and the workers rather than the items.
 #pragma once
 
 #include "plan/task.h"
@@ -16,19 +17,21 @@ struct Assigned {
 };
 
 struct AssignJob {
-  const i64* cost = nullptr;   // per item, of every run of the group
-  const i32* count = nullptr;  // items of every run
-  const i32* runs = nullptr;   // the runs to assign, ascending
+  const i64* cost = nullptr;  // per item, of every run of the group
+  const i32* runs = nullptr;  // the runs to assign, ascending
   i32 num_runs = 0;
+  i32 run_items = 1;  // items of each run
   i32 num_workers = 1;
   bool balance = true;
 };
 
 struct AssignScratch {
-  i32* order = nullptr;  // [runs]
-  i64* loads = nullptr;  // [workers]
-  i32* heap = nullptr;   // [workers]
+  i32* order = nullptr;    // [runs]
+  i64* loads = nullptr;    // [workers]
+  i32* workers = nullptr;  // [workers]
+  i32* buckets = nullptr;  // [kSortBuckets]
 };
+inline constexpr i32 kSortBuckets = 1024;
 
 struct AssignResult {
   i32 num_assigned = 0;

@@ -112,7 +112,7 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
     const bool state = task.needs_state != 0 || task.num_chunks > 1;
     task.first_run = index;
     for (i32 c = 0; c < task.num_chunks; ++c, ++run, ++index) {
-      const Range range = chunk_range(group, task, c);
+      const Range range = chunk_range(group, task, scratch.cuts, c);
       i32 count = 0;
       if (range.begin < range.end) {
         if (group.canonical()) {
@@ -143,7 +143,6 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
       }
       num_pieces += count;
       scratch.run_cost[index] = cost;
-      scratch.run_count[index] = heads;
       scratch.run_class[index] = static_cast<std::uint8_t>(task.tile_class);
     }
   }

@@ -44,16 +44,18 @@ struct Scratch {
   i32* kv_len = nullptr;              // [requests]
   i32* parents = nullptr;             // [blocks]
   i64* run_cost = nullptr;            // [runs]
-  i32* run_count = nullptr;           // [runs]
   i32* class_runs = nullptr;          // [runs]
-  i32* order = nullptr;               // [runs]
+  i32* order = nullptr;               // [runs + workers]
+  i32* buckets = nullptr;             // [kSortBuckets]
   std::uint8_t* run_class = nullptr;  // [runs]
+  i32* run_team = nullptr;            // [runs]
+  i32* cuts = nullptr;                // [runs]
   i64* loads = nullptr;               // [workers]
   i32* heap = nullptr;                // [workers]
   void* assigned = nullptr;           // Assigned[items]
 };
 
-/// Runs and pieces of the tasks as they are cut; fills the runs' cost, count and class in scratch.
+/// Runs and pieces of the tasks as they are cut; fills the runs' cost and class in scratch.
 /// Rewriting after another cut reuses the same place.
 struct RunSection {
   i32 run_offset = 0, num_runs = 0;

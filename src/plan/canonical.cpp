@@ -85,6 +85,7 @@ void build_canonical_tasks(const GroupFacts& group, const BatchFacts& batch, boo
             t.tile_class = 0;
             t.num_chunks = 1;
             t.chunk = 0;
+            t.uneven = 0;
             t.first_run = 0;
             // Folding starts at the first segment that the rows see: not here, if an outer view
             // holds keys that they see too.

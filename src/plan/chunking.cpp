@@ -4,13 +4,6 @@
 namespace plait::planning {
 namespace {
 
-void add(CutSize& size, const BatchFacts& batch, const Task& task) {
-  size.runs += task.num_chunks;
-  if (task.num_chunks > 1 || task.needs_state != 0) {
-    size.state_rows += i64{task.num_chunks} * task.num_fused * batch.domain_heads;
-  }
-}
-
 /// Segments of a task, and how many of them its first item folds.
 void cut_canonical(const GroupFacts& group, Task& task, i64 limit) {
   task.chunk = 1;
@@ -35,6 +28,7 @@ void cut_canonical(const GroupFacts& group, Task& task, i64 limit) {
 void cut_throughput(const GroupFacts& group, Task& task, i64 limit) {
   task.num_chunks = 1;
   task.chunk = 0;
+  task.uneven = 0;
   if (task.cost <= limit) return;
   const i32 kv_tile = group.classes[static_cast<std::size_t>(task.tile_class)].kv_tile;
   const i64 tiles = (i64{task.tokens()} + kv_tile - 1) / kv_tile;
@@ -46,6 +40,13 @@ void cut_throughput(const GroupFacts& group, Task& task, i64 limit) {
 }
 
 }  // namespace
+
+void add_cut(CutSize& size, const BatchFacts& batch, const Task& task) {
+  size.runs += task.num_chunks;
+  if (task.num_chunks > 1 || task.needs_state != 0) {
+    size.state_rows += i64{task.num_chunks} * task.num_fused * batch.domain_heads;
+  }
+}
 
 void mark_shared_rows(const GroupFacts& group, const BatchFacts& batch, TaskList& list) {
   const std::size_t views = batch.num_views();
@@ -90,7 +91,7 @@ CutSize cut_unsplit(const GroupFacts& group, const BatchFacts& batch, TaskList& 
       task.num_chunks = 1;
       task.chunk = 0;
     }
-    add(size, batch, task);
+    add_cut(size, batch, task);
   }
   return size;
 }
@@ -103,7 +104,7 @@ CutSize cut_fixed(const GroupFacts& group, const BatchFacts& batch, TaskList& li
     task.chunk = chunk;
     task.num_chunks = 1;
     if (task.tokens() > 0) task.num_chunks = (task.kv_end - 1) / chunk - task.kv_begin / chunk + 1;
-    add(size, batch, task);
+    add_cut(size, batch, task);
   }
   return size;
 }
@@ -118,7 +119,7 @@ CutSize cut_to_limit(const GroupFacts& group, const BatchFacts& batch, TaskList&
     } else {
       cut_throughput(group, task, limit);
     }
-    add(size, batch, task);
+    add_cut(size, batch, task);
   }
   return size;
 }

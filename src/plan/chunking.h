@@ -13,6 +13,9 @@ struct CutSize {
   i64 state_rows = 0;
 };
 
+/// Adds what one task, as it is cut, needs.
+void add_cut(CutSize& size, const BatchFacts& batch, const Task& task);
+
 /// Marks tasks whose rows get states from several views (or all of them, if nothing may write
 /// through). Must run before cutting.
 void mark_shared_rows(const GroupFacts& group, const BatchFacts& batch, TaskList& list);

@@ -139,7 +139,7 @@ CorpusCase selected_pages() {
   Random random(17);
   OwnedView v;
   v.per_kv_head = true;
-  for (int r = 1; r <= 32; ++r) {
+  for (int r = 1; r <= 48; ++r) {
     c.batch.qo_indptr.push_back(r);
     const i32 pages = random.between(600, 2000);
     c.batch.kv_len.push_back(pages * 16);
@@ -231,7 +231,7 @@ const std::vector<Entry>& entries() {
          c.batch = prefix_tree(48, {1, 6}, {4096, 2000}, {700, 1500, 90, 2600}, 16);
          return c;
        }},
-      {"selected-pages", "32 requests, each KV head with its own selected pages", selected_pages},
+      {"selected-pages", "48 requests, each KV head with its own selected pages", selected_pages},
       {"block-sparse", "one sequence of 8192 tokens, blocks of 128 x 64", block_sparse},
   };
   return list;

@@ -11,6 +11,7 @@
 #include "plan/bounds.h"
 #include "plan/chunking.h"
 #include "plan/ledger.h"
+#include "plan/level.h"
 #include "plan/task.h"
 #include "plan/workers.h"
 
@@ -45,6 +46,22 @@ GroupFacts make_facts(const AttentionSpec& spec, const PlanTarget& target, const
     facts.granule[c] = std::gcd(spec.page_size, facts.classes[c].kv_tile);
   }
   return facts;
+}
+
+/// The bound of list scheduling, for each set of workers.
+bool keeps_bound(const GroupFacts& group, const WorkerPlan& plan) {
+  const auto holds = [](i64 makespan, i64 total, i64 item, i64 workers) {
+    return makespan - item <= (total - item) / workers;
+  };
+  if (group.num_classes > 1 && group.target->shared_workers) {
+    return holds(plan.largest_load, plan.total_load, plan.largest_item, group.num_workers);
+  }
+  for (const ClassSummary& c : plan.classes) {
+    if (c.num_items > 0 && !holds(c.largest_load, c.total_load, c.largest_item, c.num_workers)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void check_limit(const char* field, i64 need, i64 limit) {
@@ -116,9 +133,11 @@ void Planner::Impl::allocate() {
   const auto kv_len = ledger.add("kv_len", most.requests, 4, 64);
   const auto parents = ledger.add("parents", most.blocks, 4, 64);
   const auto cost = ledger.add("run costs", most.runs, 8, 64);
-  const auto count = ledger.add("run counts", most.runs, 4, 64);
   const auto class_runs = ledger.add("class runs", most.runs, 4, 64);
-  const auto order = ledger.add("order", most.runs, 4, 64);
+  const auto order = ledger.add("order", most.runs + most.workers, 4, 64);
+  const auto buckets = ledger.add("sort buckets", kSortBuckets, 4, 64);
+  const auto team = ledger.add("run teams", most.runs + most.workers, 4, 64);
+  const auto cuts = ledger.add("cuts", most.runs + most.workers, 4, 64);
   const auto run_class = ledger.add("run classes", most.runs, 1, 64);
   const auto loads = ledger.add("loads", most.workers, 8, 64);
   const auto heap = ledger.add("heap", most.workers, 4, 64);
@@ -136,9 +155,11 @@ void Planner::Impl::allocate() {
   scratch.kv_len = ledger.carve<i32>(base, kv_len);
   scratch.parents = ledger.carve<i32>(base, parents);
   scratch.run_cost = ledger.carve<i64>(base, cost);
-  scratch.run_count = ledger.carve<i32>(base, count);
   scratch.class_runs = ledger.carve<i32>(base, class_runs);
   scratch.order = ledger.carve<i32>(base, order);
+  scratch.buckets = ledger.carve<i32>(base, buckets);
+  scratch.run_team = ledger.carve<i32>(base, team);
+  scratch.cuts = ledger.carve<i32>(base, cuts);
   scratch.run_class = ledger.carve<std::uint8_t>(base, run_class);
   scratch.loads = ledger.carve<i64>(base, loads);
   scratch.heap = ledger.carve<i32>(base, heap);
@@ -218,7 +239,7 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, const BatchFac
   const auto finish = [&] {
     blob = start;
     const RunSection section = write_runs(group, batch, list, blob, scratch);
-    workers = assign_group(group, section.num_runs, scratch);
+    workers = assign_group(group, section.num_runs, batch.domain_heads, scratch);
     return section;
   };
   const PolicyKind kind = group.policy.kind;
@@ -250,25 +271,40 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, const BatchFac
     return finish();
   }
 
-  i64 best_limit = -1;
-  i64 best_load = INT64_MAX;
-  i64 cut_limit = -1;      // what the tasks are cut to
-  i64 written_limit = -1;  // what runs and assignment were written for
-  i64 last_runs = -1;
-  RunSection section;
-  for (i64 divisor : {1, 2, 4, 8}) {
+  // Whole items first (none above one mean load), longest first; if they do not level, cut where
+  // workers are full; if there are too few workers for that, cut smaller and smaller.
+  const i64 good = mean + mean / 32;
+  i64 best_limit = mean;
+  cut_to_limit(group, batch, list, mean);
+  RunSection section = finish();
+  if (workers.largest_load <= good || !group.policy.balance) return section;
+  i64 best_load = workers.largest_load;
+
+  WorkerPlan levelled;
+  if (cut_level(group, batch, list, scratch, levelled) &&
+      levelled.largest_load < best_load - best_load / 256) {
+    CutSize size;
+    for (i32 i = 0; i < list.count; ++i) add_cut(size, batch, list.tasks[i]);
+    if (within(size) && keeps_bound(group, levelled)) {
+      blob = start;
+      section = write_runs(group, batch, list, blob, scratch);
+      assign_teams(batch, section.num_runs, scratch, levelled);
+      workers = levelled;
+      return section;
+    }
+  }
+  i64 written_limit = mean;
+  i64 cut_limit = -1;
+  for (i64 divisor : {2, 4, 8}) {
     cut_limit = std::max<i64>(1, mean / divisor);
-    const CutSize size = cut_to_limit(group, batch, list, cut_limit);
-    if (!within(size)) break;
-    if (size.runs == last_runs) continue;
-    last_runs = size.runs;
+    if (!within(cut_to_limit(group, batch, list, cut_limit))) break;
     section = finish();
     written_limit = cut_limit;
     if (workers.largest_load < best_load - best_load / 128) {
       best_load = workers.largest_load;
       best_limit = cut_limit;
     }
-    if (workers.largest_load - mean <= mean / 32) break;
+    if (workers.largest_load <= good) break;
   }
   if (cut_limit != best_limit) cut_to_limit(group, batch, list, best_limit);
   if (written_limit != best_limit) section = finish();

@@ -50,7 +50,9 @@ struct Task {
   i32 head = 0;
   i32 tile_class = 0;
   i32 num_chunks = 1;
-  i32 chunk = 0;  // coordinates per item; canonical: segments of the first item
+  i32 chunk = 0;   // coordinates per item; canonical: segments of the first item; uneven: index of
+                   // its first cut
+  i32 uneven = 0;  // level cutting: items end at cuts[chunk], cuts[chunk + 1] ...
   i32 first_run = 0;
   i32 may_fold = 1;  // canonical: the first segments may be folded into one item
   i32 needs_state = 0;
@@ -122,8 +124,12 @@ void drop_covered_empty_tasks(TaskList& list, i32* view_begin, std::size_t views
 struct Range {
   i32 begin, end;
 };
-inline Range chunk_range(const GroupFacts& group, const Task& task, i32 chunk) {
+inline Range chunk_range(const GroupFacts& group, const Task& task, const i32* cuts, i32 chunk) {
   if (task.num_chunks == 1) return {task.kv_begin, task.kv_end};
+  if (task.uneven != 0) {
+    return {chunk == 0 ? task.kv_begin : cuts[task.chunk + chunk - 1],
+            chunk + 1 == task.num_chunks ? task.kv_end : cuts[task.chunk + chunk]};
+  }
   i64 begin = 0;
   i64 end = 0;
   if (group.canonical()) {

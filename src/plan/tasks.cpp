@@ -82,6 +82,7 @@ struct Builder {
     t.tile_class = c;
     t.num_chunks = 1;
     t.chunk = 0;
+    t.uneven = 0;
     t.first_run = 0;
     t.may_fold = 1;
     t.needs_state = 0;

@@ -4,40 +4,51 @@
 namespace plait::planning {
 namespace {
 
-/// ceil(part / total * workers) without leaving 64 bits; part <= total, workers <= 2^20.
-i64 ceil_share(i64 part, i64 total, i64 workers) {
+/// floor(part / total * workers) without leaving 64 bits; part <= total, workers <= 2^20.
+i64 floor_share(i64 part, i64 total, i64 workers) {
   while (total >= i64{1} << 42) {
     total >>= 1;
     part >>= 1;
   }
-  return (part * workers + total - 1) / total;
-}
-
-/// Workers of each class by its part of the cost: rounded up, so that a small class is never the
-/// last to finish; the class with most work gets what is left.
-void share_workers(const GroupFacts& group, const std::array<i64, device::kMaxClasses>& totals,
-                   std::array<ClassSummary, device::kMaxClasses>& classes) {
-  i64 total = 0;
-  std::size_t largest = 0;
-  const std::size_t count = static_cast<std::size_t>(group.num_classes);
-  for (std::size_t c = 0; c < count; ++c) {
-    total += totals[c];
-    if (totals[c] > totals[largest]) largest = c;
-  }
-  i32 left = group.num_workers;
-  for (std::size_t c = 0; c < count; ++c) {
-    if (classes[c].num_items == 0) continue;
-    if (c == largest) continue;
-    const i64 share = total == 0 ? 1 : ceil_share(totals[c], total, group.num_workers);
-    classes[c].num_workers = static_cast<i32>(std::max<i64>(share, 1));
-    left -= classes[c].num_workers;
-  }
-  if (classes[largest].num_items > 0) classes[largest].num_workers = std::max(left, 1);
+  return part * workers / std::max<i64>(total, 1);
 }
 
 }  // namespace
 
-WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, const Scratch& scratch) {
+void share_workers(i32 num_classes, i32 workers, const std::array<i64, device::kMaxClasses>& totals,
+                   std::array<i32, device::kMaxClasses>& shares) {
+  i64 total = 0;
+  const std::size_t count = static_cast<std::size_t>(num_classes);
+  for (std::size_t c = 0; c < count; ++c) total += totals[c];
+  i32 left = workers;
+  for (std::size_t c = 0; c < count; ++c) {
+    shares[c] = 0;
+    if (totals[c] == 0) continue;
+    shares[c] = static_cast<i32>(std::max<i64>(floor_share(totals[c], total, workers), 1));
+    left -= shares[c];
+  }
+  // One more to the class whose workers have most to do, until none is left (at most num_classes
+  // times, since shares were rounded down); one less if the minimum of one handed out too many.
+  for (; left != 0; left += left > 0 ? -1 : 1) {
+    std::size_t chosen = count;
+    for (std::size_t c = 0; c < count; ++c) {
+      if (totals[c] == 0 || (left < 0 && shares[c] < 2)) continue;
+      const i64 after = left > 0 ? shares[c] : shares[c] - 1;
+      if (chosen == count) {
+        chosen = c;
+        continue;
+      }
+      const i64 other = left > 0 ? shares[chosen] : shares[chosen] - 1;
+      const bool more = totals[c] / after > totals[chosen] / other;
+      if (left > 0 ? more : !more) chosen = c;
+    }
+    if (chosen == count) return;
+    shares[chosen] += left > 0 ? 1 : -1;
+  }
+}
+
+WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, i32 run_items,
+                        const Scratch& scratch) {
   WorkerPlan plan;
   const std::size_t count = static_cast<std::size_t>(group.num_classes);
   std::array<i64, device::kMaxClasses> totals{};
@@ -45,18 +56,30 @@ WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, const Scratch& sc
   for (i32 r = 0; r < num_runs; ++r) {
     const std::size_t c = scratch.run_class[r];
     ++run_counts[c];
-    plan.classes[c].num_items += scratch.run_count[r];
-    totals[c] += scratch.run_cost[r] * scratch.run_count[r];
+    totals[c] += scratch.run_cost[r];
+  }
+  for (std::size_t c = 0; c < count; ++c) {
+    plan.classes[c].num_items = i64{run_counts[c]} * run_items;
+    totals[c] *= run_items;
   }
   Assigned* const out = static_cast<Assigned*>(scratch.assigned);
-  const AssignScratch assign_scratch{scratch.order, scratch.loads, scratch.heap};
+  const AssignScratch assign_scratch{scratch.order, scratch.loads, scratch.heap, scratch.buckets};
   AssignJob job;
   job.cost = scratch.run_cost;
-  job.count = scratch.run_count;
+  job.run_items = run_items;
   job.runs = scratch.class_runs;
   job.balance = group.policy.balance;
   const bool together = group.target->shared_workers && count > 1;
-  if (!together) share_workers(group, totals, plan.classes);
+  if (!together) {
+    // Items that cost nothing still need a worker.
+    std::array<i64, device::kMaxClasses> weights = totals;
+    for (std::size_t c = 0; c < count; ++c) weights[c] += plan.classes[c].num_items;
+    std::array<i32, device::kMaxClasses> shares{};
+    share_workers(group.num_classes, group.num_workers, weights, shares);
+    for (std::size_t c = 0; c < count; ++c) {
+      plan.classes[c].num_workers = plan.classes[c].num_items > 0 ? shares[c] : 0;
+    }
+  }
   for (std::size_t c = 0; c < (together ? 1 : count); ++c) {
     i32* runs = scratch.class_runs;
     if (together || run_counts[c] == num_runs) {

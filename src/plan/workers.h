@@ -16,8 +16,15 @@ struct WorkerPlan {
   std::array<ClassSummary, device::kMaxClasses> classes{};
 };
 
-/// Assigns all runs of a group; the result stays in scratch until write_slices.
-WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, const Scratch& scratch);
+/// Workers (or teams of them) of each class by its part of the cost, so that the largest mean load
+/// of a class is smallest; at least one for every class with cost.
+void share_workers(i32 num_classes, i32 workers, const std::array<i64, device::kMaxClasses>& totals,
+                   std::array<i32, device::kMaxClasses>& shares);
+
+/// Assigns all runs of a group, `run_items` items in each; the result stays in scratch until
+/// write_slices.
+WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, i32 run_items,
+                        const Scratch& scratch);
 
 /// Sorts the assignment by class and worker into the blob and fills the class headers.
 void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch& scratch,
