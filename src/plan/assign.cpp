@@ -6,15 +6,15 @@
 namespace plait::planning {
 namespace {
 
-/// Stable counting sort of `count` ids by key(id) >> shift, where the shifted keys are below
-/// kSortBuckets. `descending` reverses the order of keys, not of ties.
-template <class Key>
+/// Stable counting sort of `count` ids by key(id) in [0, Buckets). `descending` reverses the order
+/// of keys, not of ties.
+template <i32 Buckets, class Key>
 void counting_sort(const i32* in, i32* out, i32 count, i32* buckets, bool descending, Key key) {
-  const i32 flip = descending ? kSortBuckets - 1 : 0;
-  for (i32 b = 0; b < kSortBuckets; ++b) buckets[b] = 0;
+  const i32 flip = descending ? Buckets - 1 : 0;
+  for (i32 b = 0; b < Buckets; ++b) buckets[b] = 0;
   for (i32 i = 0; i < count; ++i) ++buckets[key(in[i]) ^ flip];
   i32 sum = 0;
-  for (i32 b = 0; b < kSortBuckets; ++b) {
+  for (i32 b = 0; b < Buckets; ++b) {
     const i32 size = buckets[b];
     buckets[b] = sum;
     sum += size;
@@ -22,13 +22,14 @@ void counting_sort(const i32* in, i32* out, i32 count, i32* buckets, bool descen
   for (i32 i = 0; i < count; ++i) out[buckets[key(in[i]) ^ flip]++] = in[i];
 }
 
-/// Shift that brings `largest` below kSortBuckets.
-int sort_shift(i64 largest) {
+/// Shift that brings `largest` below 2^bucket_bits.
+int sort_shift(i64 largest, int bucket_bits) {
   const int bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest)));
-  constexpr int bucket_bits = 10;  // log2(kSortBuckets)
-  static_assert(kSortBuckets == 1 << bucket_bits);
   return std::max(0, bits - bucket_bits);
 }
+constexpr int kItemBits = 10;
+constexpr int kWorkerBits = 8;  // fewer workers than runs, and sorted more often
+static_assert(kSortBuckets == 1 << kItemBits);
 
 /// The runs as one long list of items, longest first.
 class Items {
@@ -106,7 +107,7 @@ class Rounds {
         items_(job, scratch.order),
         level_(total / job.num_workers),
         // Loads never pass level + largest item.
-        shift_(sort_shift(level_ + largest)),
+        shift_(sort_shift(level_ + largest, kWorkerBits)),
         out_(out) {
     for (i32 w = 0; w < job.num_workers; ++w) scratch_.workers[w] = w;
   }
@@ -115,7 +116,7 @@ class Rounds {
   /// the item: that alone proves the bound. Least loaded workers take the longest items.
   Assigned* run() {
     // While workers can take half of an item below the level they are filled towards it, in
-    // rounds: each takes items for half of what it lacks, at least one.
+    // rounds: each takes items for three quarters of what it lacks, at least one.
     bool sorted = true;  // all loads are zero
     while (!items_.done()) {
       if (!sorted) sort_workers();
@@ -134,9 +135,11 @@ class Rounds {
     // Stable from worker order, so that ties go to the lowest id.
     i32* const ids = scratch_.order + job_.num_runs;
     for (i32 w = 0; w < job_.num_workers; ++w) ids[w] = w;
-    counting_sort(ids, scratch_.workers, job_.num_workers, scratch_.buckets, false, [&](i32 w) {
-      return static_cast<i32>(std::min<i64>(scratch_.loads[w] >> shift_, kSortBuckets - 1));
-    });
+    counting_sort<1 << kWorkerBits>(
+        ids, scratch_.workers, job_.num_workers, scratch_.buckets, false, [&](i32 w) {
+          return static_cast<i32>(
+              std::min<i64>(scratch_.loads[w] >> shift_, (1 << kWorkerBits) - 1));
+        });
   }
 
   bool fill_round() {
@@ -151,7 +154,7 @@ class Rounds {
         continue;
       }
       any = true;
-      const i64 goal = load + (level_ - load) / 2;
+      const i64 goal = load + (level_ - load) * 3 / 4;
       do {
         i32 count = 1;
         const i32 left = items_.left_in_run();
@@ -216,9 +219,9 @@ AssignResult assign(const AssignJob& job, const AssignScratch& scratch, Assigned
   } else if (smallest == largest) {
     end = equal_items(job, scratch.loads, out);
   } else {
-    const int shift = sort_shift(largest);
-    counting_sort(job.runs, scratch.order, job.num_runs, scratch.buckets, true,
-                  [&](i32 run) { return static_cast<i32>(job.cost[run] >> shift); });
+    const int shift = sort_shift(largest, kItemBits);
+    counting_sort<kSortBuckets>(job.runs, scratch.order, job.num_runs, scratch.buckets, true,
+                                [&](i32 run) { return static_cast<i32>(job.cost[run] >> shift); });
     end = Rounds(job, scratch, result.total_load, largest, out).run();
   }
   for (i32 w = 0; w < job.num_workers; ++w) {

@@ -75,10 +75,19 @@ void mark_shared_rows(const GroupFacts& group, const BatchFacts& batch, TaskList
   }
 }
 
-i64 total_cost(const BatchFacts& batch, const TaskList& list) {
-  i64 total = 0;
-  for (i32 i = 0; i < list.count; ++i) total += list.tasks[i].cost;
-  return total * batch.domain_heads;
+WholeSize measure(const BatchFacts& batch, const TaskList& list) {
+  WholeSize whole;
+  whole.size.runs = list.count;
+  i64 rows = 0;
+  for (i32 i = 0; i < list.count; ++i) {
+    const Task& task = list.tasks[i];
+    whole.total += task.cost;
+    whole.largest = std::max(whole.largest, task.cost);
+    rows += task.needs_state != 0 ? task.num_fused : 0;
+  }
+  whole.total *= batch.domain_heads;
+  whole.size.state_rows = rows * batch.domain_heads;
+  return whole;
 }
 
 CutSize cut_unsplit(const GroupFacts& group, const BatchFacts& batch, TaskList& list) {

@@ -20,8 +20,13 @@ void add_cut(CutSize& size, const BatchFacts& batch, const Task& task);
 /// through). Must run before cutting.
 void mark_shared_rows(const GroupFacts& group, const BatchFacts& batch, TaskList& list);
 
-/// Sum of task costs as they are, times their heads.
-i64 total_cost(const BatchFacts& batch, const TaskList& list);
+/// Tasks as whole items.
+struct WholeSize {
+  i64 total = 0;    // cost of all heads
+  i64 largest = 0;  // cost of one item
+  CutSize size;
+};
+WholeSize measure(const BatchFacts& batch, const TaskList& list);
 
 /// One item per task.
 CutSize cut_unsplit(const GroupFacts& group, const BatchFacts& batch, TaskList& list);

@@ -215,6 +215,9 @@ void assign_teams(const BatchFacts& batch, i32 num_runs, const Scratch& scratch,
     for (i32 h = 0; h < heads; ++h) *out++ = {first + h, r, h, 1};
   }
   plan.num_assigned = num_runs * heads;
+  plan.mixed = true;
+  plan.class_begin.fill(0);
+  plan.class_end.fill(plan.num_assigned);
 }
 
 }  // namespace plait::planning

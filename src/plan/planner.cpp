@@ -247,20 +247,21 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, const BatchFac
     cut_fixed(group, batch, list);
     return finish();
   }
-  const CutSize whole = cut_unsplit(group, batch, list);
-  if (kind == PolicyKind::kUnsplit || !group.allow_split) return finish();
-
-  const i64 total = total_cost(batch, list);
-  const i64 mean = std::max<i64>(1, (total + group.num_workers - 1) / group.num_workers);
+  if (kind == PolicyKind::kUnsplit || !group.allow_split) {
+    cut_unsplit(group, batch, list);
+    return finish();
+  }
+  const WholeSize whole = measure(batch, list);
+  const i64 mean = std::max<i64>(1, (whole.total + group.num_workers - 1) / group.num_workers);
   const auto within = [&](const CutSize& size) {
-    const i64 extra = (size.runs - whole.runs) * batch.domain_heads;
+    const i64 extra = (size.runs - whole.size.runs) * batch.domain_heads;
     if (group.canonical()) {
       return size.runs <= group.bounds.runs &&
              size.runs * batch.domain_heads <= group.bounds.items &&
              size.state_rows <= group.bounds.state_rows;
     }
     return extra <= group.bounds.split_items &&
-           size.state_rows - whole.state_rows <= group.bounds.split_rows;
+           size.state_rows - whole.size.state_rows <= group.bounds.split_rows;
   };
   if (group.canonical()) {
     for (i64 limit = mean / 2; limit < kMaxCost; limit *= 2) {
@@ -275,7 +276,7 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, const BatchFac
   // workers are full; if there are too few workers for that, cut smaller and smaller.
   const i64 good = mean + mean / 32;
   i64 best_limit = mean;
-  cut_to_limit(group, batch, list, mean);
+  if (whole.largest > mean) cut_to_limit(group, batch, list, mean);
   RunSection section = finish();
   if (workers.largest_load <= good || !group.policy.balance) return section;
   i64 best_load = workers.largest_load;

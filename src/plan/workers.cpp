@@ -95,7 +95,9 @@ WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, i32 run_items,
     if (job.num_runs == 0) continue;
     job.num_workers = together ? group.num_workers : plan.classes[c].num_workers;
     const AssignResult result = assign(job, assign_scratch, out + plan.num_assigned);
+    plan.class_begin[c] = plan.num_assigned;
     plan.num_assigned += result.num_assigned;
+    plan.class_end[c] = plan.num_assigned;
     plan.total_load += result.total_load;
     plan.largest_load = std::max(plan.largest_load, result.largest_load);
     plan.largest_item = std::max(plan.largest_item, result.largest_item);
@@ -104,6 +106,8 @@ WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, i32 run_items,
       plan.classes[c].largest_item = result.largest_item;
     }
   }
+  plan.mixed = together;
+  if (together) plan.class_end.fill(plan.num_assigned);
   for (std::size_t c = 0; c < count; ++c) {
     ClassSummary& summary = plan.classes[c];
     summary.q_tile = group.classes[c].q_tile;
@@ -132,8 +136,8 @@ void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch
     for (i32 w = 0; w <= out.num_workers; ++w) indptr[w] = 0;
     i32 count = 0;
     if (plan.classes[k].num_items > 0) {
-      for (i32 i = 0; i < plan.num_assigned; ++i) {
-        if (scratch.run_class[assigned[i].run] != c) continue;
+      for (i32 i = plan.class_begin[k]; i < plan.class_end[k]; ++i) {
+        if (plan.mixed && scratch.run_class[assigned[i].run] != c) continue;
         ++indptr[assigned[i].worker + 1];
         ++count;
       }
@@ -145,9 +149,9 @@ void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch
     device::Slice* const slices = blob.at<device::Slice>(out.slice_offset);
     i32* const next = scratch.heap;
     for (i32 w = 0; w < out.num_workers; ++w) next[w] = indptr[w];
-    for (i32 i = 0; i < plan.num_assigned; ++i) {
+    for (i32 i = plan.class_begin[k]; i < plan.class_end[k]; ++i) {
       const Assigned& a = assigned[i];
-      if (scratch.run_class[a.run] != c) continue;
+      if (plan.mixed && scratch.run_class[a.run] != c) continue;
       slices[next[a.worker]++] = {a.run, a.first, a.count};
     }
   }

@@ -10,6 +10,10 @@ namespace plait::planning {
 
 struct WorkerPlan {
   i32 num_assigned = 0;
+  // Assignments of a class are [class_begin, class_end), mixed with those of others if `mixed`.
+  std::array<i32, device::kMaxClasses> class_begin{};
+  std::array<i32, device::kMaxClasses> class_end{};
+  bool mixed = false;
   i64 total_load = 0;
   i64 largest_load = 0;
   i64 largest_item = 0;
