@@ -96,6 +96,7 @@ std::string percent_cell(const PairedDifference& d) {
   if (d.percent.known) {
     out += fmt::format("<small>{:+.1f} .. {:+.1f}</small>", d.percent.low, d.percent.high);
   }
+  out += fmt::format("<small>median {:+.1f}</small>", d.median_percent.value);
   return out + "</td>";
 }
 
@@ -131,7 +132,8 @@ std::string break_even_section(const ReplayResult& result, const Summary& summar
   const BreakEven& b = summary.break_even;
   std::string out = fmt::format(
       "<h2>When planning pays</h2>\n<p>Each dot is a step: what its plan cost, and what the plan "
-      "saved over unsplit work dealt round robin, in {} layers. Savings are predicted by the cost "
+      "saved over unsplit work dealt round robin, in {} layer(s). Savings are predicted by the "
+      "cost "
       "model{}. Steps under the line did not repay their plan.</p>\n",
       b.layers,
       summary.plan_only ? std::string()

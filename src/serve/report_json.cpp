@@ -60,6 +60,7 @@ Json to_json(const PairedDifference& d) {
   return {{"pairs", d.count},
           {"difference", to_json(d.difference)},
           {"percent", to_json(d.percent)},
+          {"median_percent", to_json(d.median_percent)},
           {"worse", d.worse},
           {"worst", number(d.worst)}};
 }

@@ -50,14 +50,15 @@ void add_comparisons(std::string& out, const Summary& summary) {
   if (summary.comparisons.empty()) return;
   out += fmt::format(
       "\nAblations: one feature changed, same steps; positive means slower than the reference\n"
-      "  {:<15}{:<28}{:<28}{:<24}{:>16}\n",
-      "feature", summary.plan_only ? "predicted makespan" : "attention time", "plan time",
-      "metadata", "slower steps");
+      "  {:<15}{:<28}{:<10}{:<28}{:<10}{:<12}{:>12}\n",
+      "feature", summary.plan_only ? "predicted makespan" : "attention time", "median", "plan time",
+      "median", "metadata", "slower steps");
   for (const Comparison& c : summary.comparisons) {
     const PairedDifference& main = c.attention_us ? *c.attention_us : c.predicted_us;
-    out += fmt::format("  {:<15}{:<28}{:<28}{:<24}{:>8} of {}\n", c.name, percent_range(main),
-                       percent_range(c.plan_us), signed_percent(c.metadata_bytes.percent.value),
-                       main.worse, main.count);
+    out += fmt::format("  {:<15}{:<28}{:<10}{:<28}{:<10}{:<12}{} of {}\n", c.name,
+                       percent_range(main), signed_percent(main.median_percent.value),
+                       percent_range(c.plan_us), signed_percent(c.plan_us.median_percent.value),
+                       signed_percent(c.metadata_bytes.percent.value), main.worse, main.count);
     out += fmt::format("    {}", c.change);
     if (c.reference != "baseline") out += ", against the " + c.reference;
     if (!summary.plan_only) {
@@ -69,8 +70,8 @@ void add_comparisons(std::string& out, const Summary& summary) {
 
 void add_break_even(std::string& out, const Summary& summary) {
   const BreakEven& b = summary.break_even;
-  out += fmt::format("\nBreak-even of planning ({} steps sampled, {} layers)\n", b.sampled_steps,
-                     b.layers);
+  out += fmt::format("\nBreak-even of planning ({} steps sampled, {} {})\n", b.sampled_steps,
+                     b.layers, b.layers == 1 ? "layer" : "layers");
   out += fmt::format("  plan cost                       {} a step\n", human(b.plan_us.mean, "us"));
   out += fmt::format("  saving per layer                {} (predicted{})\n",
                      human(b.saving_per_layer_us.mean, "us"),
@@ -144,8 +145,9 @@ std::vector<std::pair<std::string, std::string>> describe_run(const ReplayResult
   if (options.time_scale != 1.0) trace += fmt::format(", time scale {}", options.time_scale);
   lines.emplace_back("trace", trace);
   const Geometry g = parse_geometry(options.geometry);
-  std::string shape = fmt::format("{} ({} layers, {}/{} heads, dim {}", g.name, g.num_layers(),
-                                  g.num_qo_heads, g.num_kv_heads, g.head_dim);
+  std::string shape = fmt::format("{} ({} {}, {}/{} heads, dim {}", g.name, g.num_layers(),
+                                  g.num_layers() == 1 ? "layer" : "layers", g.num_qo_heads,
+                                  g.num_kv_heads, g.head_dim);
   for (const LayerGroup& group : g.groups) {
     if (group.window_left >= 0) {
       shape += fmt::format(", {} with window {}", group.layers, group.window_left + 1);
@@ -159,10 +161,12 @@ std::vector<std::pair<std::string, std::string>> describe_run(const ReplayResult
                   s.max_running, s.token_budget, human(static_cast<double>(result.pool_tokens)),
                   s.page_size));
   lines.emplace_back("virtual clock", to_string(s.step_time) + " a step");
-  lines.emplace_back("engine", options.plan_only
-                                   ? fmt::format("plans only, for {} workers", result.num_workers)
-                                   : fmt::format("{}, family {}, {} workers", result.device,
-                                                 result.family, result.num_workers));
+  lines.emplace_back("engine",
+                     options.plan_only
+                         ? fmt::format("plans only, for {} workers that cost what this CPU's do",
+                                       result.num_workers)
+                         : fmt::format("{}, family {}, {} workers", result.device, result.family,
+                                       result.num_workers));
   if (options.other_time) {
     lines.emplace_back("rest of a step", "modelled as " + to_string(*options.other_time));
   }

@@ -99,11 +99,15 @@ PairedDifference compare_paired(std::span<const double> before, std::span<const 
   result.count = static_cast<std::int64_t>(n);
   if (n == 0) return result;
   std::vector<double> differences(n);
+  std::vector<double> percents;
   for (std::size_t i = 0; i < n; ++i) {
     differences[i] = after[i] - before[i];
+    if (before[i] > 0.0) percents.push_back(100.0 * differences[i] / before[i]);
     if (differences[i] > 0.0) ++result.worse;
   }
   result.worst = *std::max_element(differences.begin(), differences.end());
+  std::sort(percents.begin(), percents.end());
+  result.median_percent = quantile(percents, 0.5);
   result.difference = mean_estimate(differences);
   const double base = sum(before.subspan(0, n)) / static_cast<double>(n);
   if (base > 0.0) {

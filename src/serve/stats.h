@@ -43,11 +43,13 @@ Estimate mean_estimate(std::span<const double> values);
 Distribution describe(std::span<const double> values);
 
 /// `after - before` of paired values: mean difference with its interval, the same in per cent of
-/// mean(before), and how many pairs got worse (larger).
+/// mean(before), the median of the pairs' changes in per cent, and how many pairs got worse
+/// (larger).
 struct PairedDifference {
   std::int64_t count = 0;
   Estimate difference;
   Estimate percent;
+  Estimate median_percent;  // of the pairs' own changes: deaf to a few disturbed steps
   std::int64_t worse = 0;
   double worst = 0.0;  // largest increase of one pair
 };

@@ -76,6 +76,7 @@ TEST(Stats, PairedDifferencesCountRegressions) {
   const PairedDifference d = compare_paired(before, after);
   EXPECT_DOUBLE_EQ(d.difference.value, (10 * 3.0 - 90.0) / 100.0);
   EXPECT_DOUBLE_EQ(d.percent.value, -6.0);
+  EXPECT_DOUBLE_EQ(d.median_percent.value, -10.0);
   EXPECT_EQ(d.worse, 10);
   EXPECT_DOUBLE_EQ(d.worst, 3.0);
 }
