@@ -147,6 +147,7 @@ def run(*command, cwd):
 
 def check_build(build, problems):
     """What the build of core and plan opened and what it links to."""
+    before = len(problems)
     objects = 0
     owner = None
     for line in run("ninja", "-t", "deps", cwd=build).splitlines():
@@ -169,7 +170,7 @@ def check_build(build, problems):
             if CUDA_SYMBOL.search(symbol):
                 problems.append(f"{library}: wants {symbol}")
     print(f"check_layers: {objects} objects of core and plan opened no CUDA header, want no CUDA symbol"
-          if not problems else "check_layers: the build is not free of CUDA")
+          if len(problems) == before else "check_layers: the build is not free of CUDA")
 
 
 def main():
