@@ -78,6 +78,9 @@ endfunction()
 
 function(plait_discover target filter area tier timeout)
   # A test that runs on after its timeout is killed: a hang is a failure (FIELD case 41).
+  if(PLAIT_SANITIZE)
+    math(EXPR timeout "3 * ${timeout}")
+  endif()
   gtest_discover_tests(${target}
     TEST_PREFIX "${area}/" TEST_FILTER "${filter}" TEST_LIST ${target}_${tier}
     DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT ${timeout})
