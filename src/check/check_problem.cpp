@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "check/compare.h"
 #include "check/random.h"
@@ -50,6 +51,13 @@ class Checker {
       if (!comparison.ok) fail(comparison.message);
     }
     same_bits("run again", problem_, base);
+    if (options_.device.kind == DeviceKind::kCuda) {
+      RunOptions graph = options_;
+      graph.graph = true;
+      std::swap(options_, graph);
+      same_bits("replayed from a graph", problem_, base);
+      std::swap(options_, graph);
+    }
     if (problem_.paged_storage()) {
       same_bits("with moved pages", with_moved_pages(problem_, random_.next()), base);
     }

@@ -23,6 +23,48 @@ cuda::CuDevicePtr address_of(const void* pointer) {
   return static_cast<cuda::CuDevicePtr>(reinterpret_cast<std::uintptr_t>(pointer));
 }
 
+// A stream and the graph captured from it.
+class Capture {
+ public:
+  explicit Capture(const cuda::Driver& driver) : driver_(driver) {
+    constexpr unsigned kNonBlocking = 1;
+    driver_.check(driver_.stream_create(&stream_, kNonBlocking), "creating a stream");
+  }
+  ~Capture() {
+    if (executable_ != nullptr) driver_.graph_exec_destroy(executable_);
+    if (graph_ != nullptr) driver_.graph_destroy(graph_);
+    driver_.stream_destroy(stream_);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  void* stream() const noexcept { return stream_; }
+
+  void record(const std::function<void(Stream)>& work) {
+    driver_.check(driver_.stream_begin_capture(stream_, cuda::CuCaptureMode::kThreadLocal),
+                  "beginning a capture");
+    try {
+      work({stream_});
+    } catch (...) {
+      driver_.stream_end_capture(stream_, &graph_);
+      throw;
+    }
+    driver_.check(driver_.stream_end_capture(stream_, &graph_), "ending a capture");
+    driver_.check(driver_.graph_instantiate(&executable_, graph_, 0), "instantiating a graph");
+  }
+
+  void launch() {
+    driver_.check(driver_.graph_launch(executable_, stream_), "launching a graph");
+    driver_.check(driver_.stream_synchronize(stream_), "replaying a graph");
+  }
+
+ private:
+  const cuda::Driver& driver_;
+  cuda::CuStream stream_ = nullptr;
+  cuda::CuGraph graph_ = nullptr;
+  cuda::CuGraphExec executable_ = nullptr;
+};
+
 class CudaMemory final : public OperandMemory {
  public:
   explicit CudaMemory(Device device)
@@ -84,6 +126,16 @@ class CudaMemory final : public OperandMemory {
   void synchronize() override {
     const cuda::ContextScope scope(*context_);
     context_->driver().check(context_->driver().context_synchronize(), "running the problem");
+  }
+
+  void replay(const std::function<void(Stream)>& prepare,
+              const std::function<void(Stream)>& work) override {
+    const cuda::ContextScope scope(*context_);
+    Capture capture(context_->driver());
+    prepare({capture.stream()});
+    capture.record(work);
+    prepare({capture.stream()});
+    capture.launch();
   }
 
   Allocator poisoning_allocator() const override {

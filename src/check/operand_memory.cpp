@@ -33,6 +33,10 @@ class HostMemory final : public OperandMemory {
 
   void synchronize() override {}
 
+  void replay(const std::function<void(Stream)>&, const std::function<void(Stream)>&) override {
+    throw Error(ErrorCode::kUnsupported, "graph", "cpu", "a device that captures graphs");
+  }
+
   Allocator poisoning_allocator() const override {
     return {[](std::int64_t bytes, Device) -> void* {
               constexpr std::size_t kAlignment = 256;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -28,6 +29,11 @@ class OperandMemory {
   virtual oracle::HostTensor fetch(const Tensor& tensor) = 0;
 
   virtual void synchronize() = 0;
+
+  /// Captures `work` on a stream of its own after `prepare` ran there, runs `prepare` again, and
+  /// replays the graph once. Throws Error{kUnsupported} where there are no graphs.
+  virtual void replay(const std::function<void(Stream)>& prepare,
+                      const std::function<void(Stream)>& work) = 0;
 
   /// Gives workspaces that are filled with 0xFF: what a plan did not write must not matter.
   virtual Allocator poisoning_allocator() const = 0;

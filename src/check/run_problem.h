@@ -17,6 +17,7 @@ struct RunOptions {
   Device device;
   std::string family = "auto";
   std::int32_t num_threads = 0;
+  bool graph = false;  // capture the run in a graph, plan again, and take the replay's results
 };
 
 struct RunResult {
