@@ -60,28 +60,30 @@ __device__ __forceinline__ void multiply_queries_keys(Scores& scores, const char
     }
     load_matrices(b[0], k);
 #pragma unroll
-    for (i32 step = 0; step < kSteps; ++step) {
-      const i32 d = step / kPairs;
-      const i32 n = step % kPairs * 2;
-      if (step + 1 < kSteps) {
-        const i32 next_d = (step + 1) / kPairs;
-        const i32 next_n = (step + 1) % kPairs * 2;
-        load_matrices(b[(step + 1) % 2],
-                      k + static_cast<u32>(next_n * 8 * C::kShared.k_pitch + next_d * 32));
-        if (next_d != d) {
+    for (i32 d = 0; d < C::kQkPadded / 16; ++d) {
 #pragma unroll
-          for (i32 m = 0; m < C::kRowBlocks; ++m) {
-            load_matrices(a[next_d % 2][m].word,
-                          q + static_cast<u32>(m * 16 * C::kShared.q_pitch + next_d * 32));
+      for (i32 pair = 0; pair < kPairs; ++pair) {
+        const i32 step = d * kPairs + pair;
+        const i32 next_d = pair + 1 < kPairs ? d : d + 1;
+        const i32 next_n = pair + 1 < kPairs ? pair * 2 + 2 : 0;
+        if (step + 1 < kSteps) {
+          load_matrices(b[(step + 1) % 2],
+                        k + static_cast<u32>(next_n * 8 * C::kShared.k_pitch + next_d * 32));
+          if (next_d != d) {
+#pragma unroll
+            for (i32 m = 0; m < C::kRowBlocks; ++m) {
+              load_matrices(a[next_d % 2][m].word,
+                            q + static_cast<u32>(m * 16 * C::kShared.q_pitch + next_d * 32));
+            }
           }
         }
-      }
-      const FragmentB b0{{b[step % 2][0], b[step % 2][1]}};
-      const FragmentB b1{{b[step % 2][2], b[step % 2][3]}};
+        const FragmentB b0{{b[step % 2][0], b[step % 2][1]}};
+        const FragmentB b1{{b[step % 2][2], b[step % 2][3]}};
 #pragma unroll
-      for (i32 m = 0; m < C::kRowBlocks; ++m) {
-        multiply_add<C::kCompute>(scores[m][n], a[d % 2][m], b0);
-        multiply_add<C::kCompute>(scores[m][n + 1], a[d % 2][m], b1);
+        for (i32 m = 0; m < C::kRowBlocks; ++m) {
+          multiply_add<C::kCompute>(scores[m][2 * pair], a[d % 2][m], b0);
+          multiply_add<C::kCompute>(scores[m][2 * pair + 1], a[d % 2][m], b1);
+        }
       }
     }
   } else {
@@ -122,33 +124,33 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
     u32 b[2][4];
     load_matrices_transposed(b[0], v);
 #pragma unroll
-    for (i32 step = 0; step < kSteps; ++step) {
-      const i32 k = step / kPairs;
-      const i32 n = step % kPairs * 2;
-      if (step + 1 < kSteps) {
-        const i32 next_k = (step + 1) / kPairs;
-        const i32 next_n = (step + 1) % kPairs * 2;
-        load_matrices_transposed(
-            b[(step + 1) % 2],
-            v + static_cast<u32>(next_k * 16 * C::kShared.v_pitch + next_n * 16));
-      }
-      if (n == 0) {
-#pragma unroll
-        for (i32 m = 0; m < C::kRowBlocks; ++m) {
-#pragma unroll
-          for (i32 i = 0; i < 2; ++i) {
-            const float* x = p[m][2 * k + i].x;
-            a[m].word[2 * i] = E::narrow_pair(x[0], x[1]);
-            a[m].word[2 * i + 1] = E::narrow_pair(x[2], x[3]);
-          }
-        }
-      }
-      const FragmentB b0{{b[step % 2][0], b[step % 2][1]}};
-      const FragmentB b1{{b[step % 2][2], b[step % 2][3]}};
+    for (i32 k = 0; k < C::kKeyTiles / 2; ++k) {
 #pragma unroll
       for (i32 m = 0; m < C::kRowBlocks; ++m) {
-        multiply_add<C::kCompute>(outputs[m][n], a[m], b0);
-        multiply_add<C::kCompute>(outputs[m][n + 1], a[m], b1);
+#pragma unroll
+        for (i32 i = 0; i < 2; ++i) {
+          const float* x = p[m][2 * k + i].x;
+          a[m].word[2 * i] = E::narrow_pair(x[0], x[1]);
+          a[m].word[2 * i + 1] = E::narrow_pair(x[2], x[3]);
+        }
+      }
+#pragma unroll
+      for (i32 pair = 0; pair < kPairs; ++pair) {
+        const i32 step = k * kPairs + pair;
+        if (step + 1 < kSteps) {
+          const i32 next_k = pair + 1 < kPairs ? k : k + 1;
+          const i32 next_n = pair + 1 < kPairs ? pair * 2 + 2 : 0;
+          load_matrices_transposed(
+              b[(step + 1) % 2],
+              v + static_cast<u32>(next_k * 16 * C::kShared.v_pitch + next_n * 16));
+        }
+        const FragmentB b0{{b[step % 2][0], b[step % 2][1]}};
+        const FragmentB b1{{b[step % 2][2], b[step % 2][3]}};
+#pragma unroll
+        for (i32 m = 0; m < C::kRowBlocks; ++m) {
+          multiply_add<C::kCompute>(outputs[m][2 * pair], a[m], b0);
+          multiply_add<C::kCompute>(outputs[m][2 * pair + 1], a[m], b1);
+        }
       }
     }
   } else {
