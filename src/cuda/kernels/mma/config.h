@@ -43,7 +43,9 @@ struct Config : KernelConfig {
   static constexpr i32 kThreads = kWarps * 32;
   static constexpr i32 kRowWarps = kShape.row_warps();
   static constexpr i32 kKeyWarps = kShape.key_warps();
-  static constexpr i32 kWarpKeys = kKvTile / kKeyWarps;
+  /// A tile is worked off in parts where the scores of all its keys would not fit the registers.
+  static constexpr i32 kParts = kRowBlocks > 1 && kHeadDimVo > 64 && kKvTile / kKeyWarps > 32 ? 2 : 1;
+  static constexpr i32 kWarpKeys = kKvTile / kKeyWarps / kParts;  // of a part
   static constexpr i32 kKeyTiles = kWarpKeys / 8;  // accumulator tiles of scores per row block
   static constexpr i32 kQkPadded = kShape.qk_padded();
   static constexpr i32 kVoPadded = kShape.vo_padded();
@@ -64,7 +66,8 @@ struct Config : KernelConfig {
 
   static_assert(kQTile % (16 * kRowBlocks) == 0 && kQTile <= kThreads);
   static_assert(kRowWarps * kKeyWarps * kColumnWarps == kWarps && kWarps <= 32);
-  static_assert(kKvTile % kKeyWarps == 0 && kWarpKeys % 16 == 0 && kKvTile <= kThreads);
+  static_assert(kParts == 1 || kKeyWarps == 1);
+  static_assert(kKvTile % (kKeyWarps * kParts) == 0 && kWarpKeys % 16 == 0 && kKvTile <= kThreads);
   static_assert(kThreads % kKvTile == 0 && kTilesPerBlock >= 2 && kStages <= 2 * kTilesPerBlock);
   static_assert(kStages >= 1 && kPage >= 1 && kGroupSize >= 1);
   static_assert(kTensorCores || kRowBlocks == 1);

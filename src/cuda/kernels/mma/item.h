@@ -181,18 +181,23 @@ class Item {
                      Hooks::kHasKey ? k_scale() : 1.0F);
       __syncthreads();
     }
-    const WarpPlace at;
+    if (WarpPlace().row >= facts().run.num_fused_rows) return;  // no row of this warp exists
     const bool full = is_full_tile(p_, facts(), tiles, t);
-    if (at.row >= facts().run.num_fused_rows) return;  // no row of this warp exists
-    multiply_queries_keys(scores_, shared_ + C::kShared.q, Transform::key_tile(shared_, stage),
-                          at);
-    const i32* positions = reinterpret_cast<const i32*>(shared_ + C::kShared.positions) +
-                           first_key + at.key;
-    const ScoreScale scale{facts().base2, facts().natural};
-    softmax_.step(scores_, outputs_, scale, positions, !full, p_, facts().kv_head, shared_,
-                  at);
-    multiply_probabilities_values(outputs_, scores_, Transform::value_tile(shared_, stage), shared_,
-                                  at);
+#pragma unroll 1
+    for (i32 part = 0; part < C::kParts; ++part) {
+      const WarpPlace at;
+      const i32 key = part * C::kWarpKeys;
+      const i32* positions =
+          reinterpret_cast<const i32*>(shared_ + C::kShared.positions) + first_key + at.key;
+      const ScoreScale scale{facts().base2, facts().natural};
+      multiply_queries_keys(scores_, shared_ + C::kShared.q,
+                            Transform::key_tile(shared_, stage) + key * C::kShared.k_pitch, at);
+      softmax_.step(scores_, outputs_, scale, positions + key, !full, p_, facts().kv_head, shared_,
+                    at);
+      multiply_probabilities_values(outputs_, scores_,
+                                    Transform::value_tile(shared_, stage) + key * C::kShared.v_pitch,
+                                    shared_, at);
+    }
   }
 
   // ---- results -----------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ struct SharedLayout {
 
 inline constexpr i32 kMaxArrivals = 128;  // merges of one item that are looked at together
 
-inline constexpr i32 kKeyBlocks = 4;  // of the key table: in use, ready, being written; a power of two
+inline constexpr i32 kKeyBlocks = 3;  // of the key table: in use, ready, being written
 
 PLAIT_HD constexpr SharedLayout shared_layout(const TileShape& s) {
   SharedLayout l{};

@@ -96,8 +96,9 @@ std::optional<TileShape> choose_shape(const AttentionSpec& spec, int q_tile,
   if (shape.warps > 4 && blocks > 1) return std::nullopt;
   // Decode hides memory latency by depth, prefill by arithmetic.
   const int deepest = q_tile <= 16 ? 4 : 3;
-  // Two row blocks a warp leave registers for the scores of 32 keys.
-  const int widest = (shape.row_blocks > 1 && spec.head_dim_vo > 64) || (!tensor_cores && q_tile > 16) ? 32 : 64;
+  // f32 scores of 64 keys, or what ALiBi adds to two row blocks, would not fit the registers.
+  const bool narrow = (!tensor_cores && q_tile > 16) || (shape.row_blocks > 1 && spec.alibi);
+  const int widest = narrow ? 32 : 64;
   for (const int kv_tile : {64, 32, 16}) {
     if (kv_tile > widest) continue;
     if (kv_tile < 16 * shape.key_warps()) continue;
