@@ -15,7 +15,7 @@ using Ints = std::vector<std::int64_t>;
 
 class Generator {
  public:
-  explicit Generator(std::uint64_t seed) : random_(seed) {}
+  Generator(std::uint64_t spec_seed, std::uint64_t seed) : spec_(spec_seed), random_(seed) {}
 
   Json run() {
     heads();
@@ -39,12 +39,12 @@ class Generator {
  private:
   void heads() {
     document_["version"] = 1;
-    kv_heads_ = random_.pick<std::int64_t>({1, 1, 2, 2, 3, 4});
-    qo_heads_ = kv_heads_ * random_.pick<std::int64_t>({1, 1, 2, 3, 4, 5, 8});
-    dim_qk_ = random_.pick<std::int64_t>({64, 64, 128, 128, 32, 40, 72, 80, 96, 112, 192, 256, 16});
-    dim_vo_ = random_.chance(70) ? dim_qk_
-                                 : random_.pick<std::int64_t>({64, 128, 32, 48, 80, 96, 8, 256});
-    if (random_.chance(2)) {
+    kv_heads_ = spec_.pick<std::int64_t>({1, 1, 2, 2, 3, 4});
+    qo_heads_ = kv_heads_ * spec_.pick<std::int64_t>({1, 1, 2, 3, 4, 5, 8});
+    dim_qk_ = spec_.pick<std::int64_t>({64, 64, 128, 128, 32, 40, 72, 80, 96, 112, 192, 256, 16});
+    dim_vo_ =
+        spec_.chance(70) ? dim_qk_ : spec_.pick<std::int64_t>({64, 128, 32, 48, 80, 96, 8, 256});
+    if (spec_.chance(2)) {
       dim_qk_ = 576;
       dim_vo_ = 512;
     }
@@ -52,11 +52,11 @@ class Generator {
     document_["num_kv_heads"] = kv_heads_;
     document_["head_dim_qk"] = dim_qk_;
     document_["head_dim_vo"] = dim_vo_;
-    const std::string q = random_.pick<const char*>({"bf16", "bf16", "f16", "f16", "f32"});
+    const std::string q = spec_.pick<const char*>({"bf16", "bf16", "f16", "f16", "f32"});
     std::string kv = q;
-    if (q != "f32" && random_.chance(20)) kv = random_.pick<const char*>({"f8_e4m3", "f8_e5m2"});
-    document_["dtype"] = {{"q", q}, {"kv", kv}, {"o", random_.chance(70) ? q : "f32"}};
-    kind_ = random_.pick<int>({0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4});
+    if (q != "f32" && spec_.chance(20)) kv = spec_.pick<const char*>({"f8_e4m3", "f8_e5m2"});
+    document_["dtype"] = {{"q", q}, {"kv", kv}, {"o", spec_.chance(70) ? q : "f32"}};
+    kind_ = spec_.pick<int>({0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4});
   }
 
   void requests() {
@@ -101,7 +101,7 @@ class Generator {
   }
 
   void pools(Json& kv, std::int64_t pages) {
-    hnd_ = random_.chance(40);
+    hnd_ = spec_.chance(40);
     if (hnd_) document_["layout"] = "HND";
     const auto shape = [&](std::int64_t dim) {
       return hnd_ ? Ints{pages, kv_heads_, page_, dim} : Ints{pages, page_, kv_heads_, dim};
@@ -148,7 +148,7 @@ class Generator {
   }
 
   void paged() {
-    page_ = random_.pick<std::int64_t>({1, 2, 3, 4, 5, 8, 16, 16, 19, 32, 64});
+    page_ = spec_.pick<std::int64_t>({1, 2, 3, 4, 5, 8, 16, 16, 19, 32, 64});
     Json indptr = {0};
     Json last = Json::array();
     std::int64_t pages = 0;
@@ -246,7 +246,7 @@ class Generator {
   }
 
   void cascade() {
-    page_ = random_.pick<std::int64_t>({1, 2, 4, 5, 16, 32});
+    page_ = spec_.pick<std::int64_t>({1, 2, 4, 5, 16, 32});
     const std::int64_t levels = random_.integer(1, 4);
     std::vector<Ints> rows(static_cast<std::size_t>(levels));
     rows.back() = qo_indptr_;
@@ -294,8 +294,8 @@ class Generator {
   }
 
   void selected() {
-    page_ = random_.pick<std::int64_t>({1, 2, 4, 8, 16});
-    const bool per_head = random_.chance(40);
+    page_ = spec_.pick<std::int64_t>({1, 2, 4, 8, 16});
+    const bool per_head = spec_.chance(40);
     const std::int64_t lists = per_head ? kv_heads_ : 1;
     Json indptr = {0};
     Json last = Json::array();
@@ -335,7 +335,7 @@ class Generator {
   }
 
   void mask() {
-    const int kind = random_.pick<int>({0, 1, 1, 1, 2});
+    const int kind = spec_.pick<int>({0, 1, 1, 1, 2});
     Json out = {{"kind", kind == 0 ? "none" : kind == 1 ? "causal" : "custom"}};
     if (kind == 2) {
       const bool last_only = kind_ == 3;
@@ -358,7 +358,7 @@ class Generator {
         out["custom"] = custom;
       }
     }
-    if (random_.chance(25)) out["window_left"] = random_.integer(0, 60);
+    if (spec_.chance(25)) out["window_left"] = random_.integer(0, 60);
     document_["mask"] = out;
   }
 
@@ -369,34 +369,34 @@ class Generator {
   }
 
   void options() {
-    if (random_.chance(20)) document_["sm_scale"] = number(0.02, 0.4);
-    if (random_.chance(20)) document_["logits_soft_cap"] = number(0.5, 30.0);
+    if (spec_.chance(20)) document_["sm_scale"] = number(0.02, 0.4);
+    if (spec_.chance(20)) document_["logits_soft_cap"] = number(0.5, 30.0);
     const auto per_head = [&](std::int64_t heads, double low, double high) {
       Json out = Json::array();
       for (std::int64_t h = 0; h < heads; ++h) out.push_back(number(low, high));
       return out;
     };
-    if (random_.chance(20)) document_["alibi_slopes"] = per_head(qo_heads_, -0.05, 0.5);
+    if (spec_.chance(20)) document_["alibi_slopes"] = per_head(qo_heads_, -0.05, 0.5);
     const bool fp8 = document_["dtype"]["kv"].get<std::string>().starts_with("f8");
-    if (random_.chance(fp8 ? 70 : 12)) document_["k_scale"] = number(0.2, 2.0);
-    if (random_.chance(fp8 ? 70 : 12)) document_["v_scale"] = number(0.2, 2.0);
-    if (random_.chance(8)) document_["k_scale"] = per_head(kv_heads_, 0.2, 2.0);
-    if (random_.chance(8)) document_["v_scale"] = per_head(kv_heads_, 0.2, 2.0);
-    if (random_.chance(12)) {
+    if (spec_.chance(fp8 ? 70 : 12)) document_["k_scale"] = number(0.2, 2.0);
+    if (spec_.chance(fp8 ? 70 : 12)) document_["v_scale"] = number(0.2, 2.0);
+    if (spec_.chance(8)) document_["k_scale"] = per_head(kv_heads_, 0.2, 2.0);
+    if (spec_.chance(8)) document_["v_scale"] = per_head(kv_heads_, 0.2, 2.0);
+    if (spec_.chance(12)) {
       document_["reduction"] = {{"sum", "sigmoid"}, {"bias", number(-4.0, 1.0)}};
     } else {
-      if (random_.chance(20)) document_["sink"] = per_head(qo_heads_, -3.0, 3.0);
-      if (random_.chance(70)) document_["return_lse"] = true;
+      if (spec_.chance(20)) document_["sink"] = per_head(qo_heads_, -3.0, 3.0);
+      if (spec_.chance(70)) document_["return_lse"] = true;
     }
-    if (random_.chance(12)) document_["state"] = true;
+    if (spec_.chance(12)) document_["state"] = true;
   }
 
   void rope() {
-    if (!random_.chance(25) || dim_qk_ % 2 != 0) return;
-    Json out = {{"kind", random_.pick<const char*>({"half", "interleaved"})}};
-    if (random_.chance(40)) out["theta"] = random_.pick<double>({10000.0, 500000.0, 100.0});
-    if (random_.chance(40)) out["rotary_dim"] = 2 * random_.integer(1, dim_qk_ / 2);
-    const int scaling = random_.pick<int>({0, 0, 1, 2});
+    if (!spec_.chance(25) || dim_qk_ % 2 != 0) return;
+    Json out = {{"kind", spec_.pick<const char*>({"half", "interleaved"})}};
+    if (spec_.chance(40)) out["theta"] = random_.pick<double>({10000.0, 500000.0, 100.0});
+    if (spec_.chance(40)) out["rotary_dim"] = 2 * spec_.integer(1, dim_qk_ / 2);
+    const int scaling = spec_.pick<int>({0, 0, 1, 2});
     if (scaling == 1) out["scaling"] = {{"kind", "linear"}, {"factor", number(1.0, 8.0)}};
     if (scaling == 2) {
       out["scaling"] = {{"kind", "llama3.1"},
@@ -418,7 +418,7 @@ class Generator {
       }
       return lists;
     };
-    if (random_.chance(20)) {
+    if (spec_.chance(20)) {
       Ints lens;
       for (std::size_t r = 0; r + 1 < qo_indptr_.size(); ++r) {
         lens.push_back(qo_indptr_[r + 1] - qo_indptr_[r]);
@@ -430,7 +430,7 @@ class Generator {
     for (std::size_t r = 0; r + 1 < qo_indptr_.size(); ++r) {
       rows_everywhere = rows_everywhere && qo_indptr_[r] < qo_indptr_[r + 1];
     }
-    if ((kind_ != 3 || rows_everywhere) && random_.chance(20)) {
+    if ((kind_ != 3 || rows_everywhere) && spec_.chance(20)) {
       out["k_positions"] = positions(kv_lens_);
     }
     document_["rope"] = out;
@@ -450,7 +450,8 @@ class Generator {
     if (!out.empty()) document_["plan"] = out;
   }
 
-  Random random_;
+  Random spec_;    // what a kernel is specialised for
+  Random random_;  // lengths, values, memory, plans
   Json document_ = Json::object();
   int kind_ = 0;
   bool hnd_ = false;
@@ -468,8 +469,12 @@ class Generator {
 }  // namespace
 
 Json generate_problem(std::uint64_t seed, std::uint64_t index) {
-  Random mix(seed * 0x2545F4914F6CDD1Du + index);
-  return Generator(mix.next()).run();
+  // Consecutive problems share what kernels are compiled for, so that a device that compiles at run
+  // time spends its minutes on running.
+  constexpr std::uint64_t kProblemsPerSpec = 4;
+  Random spec(seed * 0x2545F4914F6CDD1Du + index / kProblemsPerSpec);
+  Random mix(seed * 0x2545F4914F6CDD1Du + ~index);
+  return Generator(spec.next(), mix.next()).run();
 }
 
 }  // namespace plait::check

@@ -235,7 +235,7 @@ TEST(Conformance, UserVariantsOnCpu) {
   }
 }
 
-TEST(Conformance, RandomProblemsOnCpu) { check_random({}, 21, 60); }
+TEST(Conformance, RandomProblemsOnCpu) { check_random({}, 21, 120); }
 
 TEST(Conformance, SlowRandomProblemsOnCpu) { check_random({}, 22, 600); }
 

@@ -3,9 +3,12 @@
 // plait check: the conformance tool. Random problems and the cases from the field, on any device.
 #include <chrono>
 #include <cstdio>
+#include <exception>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check/check_problem.h"
@@ -28,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kKinds[] = {"paged", "ragged", "bsr", "cascade", "selected"};
 constexpr int kShrinkAttempts = 40;
+constexpr std::int64_t kMostDraws = 2000;
 
 struct Options {
   std::vector<std::string> problems;  // files or texts; empty: the whole suite
@@ -35,6 +39,7 @@ struct Options {
   std::int64_t count = 200;
   std::string filter;
   double time_limit = 0;  // seconds; 0: none
+  int jobs = 1;
   bool list = false;
   bool verbose = false;
   std::string device = "cpu";
@@ -115,26 +120,11 @@ class Suite {
   }
 
   void random_cases() {
-    for (std::int64_t index = 0, done = 0; done < options_.count && !out_of_time(); ++index) {
-      const Json document =
-          check::generate_problem(options_.seed, static_cast<std::uint64_t>(index));
-      const std::string kind = document.at("kv").at("kind").get<std::string>();
-      if (!wanted("random/" + kind)) {
-        if (index > options_.count * 100 + 1000) return;  // the filter names no random case
-        continue;
-      }
-      ++done;
-      const std::string name =
-          "random/" + kind + "#" + std::to_string(options_.seed) + "." + std::to_string(index);
-      problem(name, document, nullptr);
-      if (done % 50 == 0) {
-        std::fprintf(stderr, "\r%lld of %lld", static_cast<long long>(done),
-                     static_cast<long long>(options_.count));
-        std::fflush(stderr);
-        progress_ = true;
-      }
-    }
+    std::vector<std::thread> workers;
+    for (int n = 0; n < options_.jobs; ++n) workers.emplace_back([this] { random_worker(); });
+    for (std::thread& worker : workers) worker.join();
     if (progress_) std::fprintf(stderr, "\n");
+    if (failure_) std::rethrow_exception(failure_);
   }
 
   void variant_cases() {
@@ -162,10 +152,15 @@ class Suite {
     }
   }
 
-  // One problem; `document` is shrunk when it fails.
+  // One problem; `document` is shrunk when it fails. Called from several threads.
   void problem(const std::string& name, const Json& document, const oracle::Safetensors* tensors) {
     const oracle::Problem parsed = oracle::problem_from_json(document, tensors);
     const check::CheckReport report = check::check_problem(parsed, options_.run, options_.seed);
+    const bool shrink = report.outcome == check::Outcome::kFailed && tensors == nullptr;
+    const Json smallest =
+        shrink ? check::shrink_problem(document, options_.run, options_.seed, kShrinkAttempts)
+               : document;
+    const std::lock_guard lock(mutex_);
     totals_.runs += report.runs;
     totals_.worst = std::max(totals_.worst, report.worst);
     if (!report.family.empty()) totals_.family = report.family;
@@ -186,9 +181,6 @@ class Suite {
     for (const std::string& failure : report.failures) {
       std::printf("FAILED   %s: %s\n", name.c_str(), one_line(failure).c_str());
     }
-    const Json smallest = tensors == nullptr ? check::shrink_problem(document, options_.run,
-                                                                     options_.seed, kShrinkAttempts)
-                                             : document;
     const std::string text = quoted(smallest.dump());
     std::printf("  repro: plait check%s --seed %llu %s\n", device_words().c_str(),
                 static_cast<unsigned long long>(options_.seed), text.c_str());
@@ -217,6 +209,43 @@ class Suite {
   }
 
  private:
+  // The next random case that the filter wants; false when there is none left.
+  bool next_case(std::int64_t& index, Json& document) {
+    const std::lock_guard lock(mutex_);
+    while (drawn_ < options_.count && !out_of_time() && !failure_) {
+      index = next_index_++;
+      document = check::generate_problem(options_.seed, static_cast<std::uint64_t>(index));
+      if (wanted("random/" + document.at("kv").at("kind").get<std::string>())) {
+        ++drawn_;
+        if (drawn_ % 50 == 0) {
+          std::fprintf(stderr, "\r%lld of %lld", static_cast<long long>(drawn_),
+                       static_cast<long long>(options_.count));
+          std::fflush(stderr);
+          progress_ = true;
+        }
+        return true;
+      }
+      // A filter that names no random case would draw for ever.
+      if (drawn_ == 0 && index > kMostDraws) return false;
+    }
+    return false;
+  }
+
+  void random_worker() {
+    std::int64_t index = 0;
+    Json document;
+    try {
+      while (next_case(index, document)) {
+        problem("random/" + document.at("kv").at("kind").get<std::string>() + "#" +
+                    std::to_string(options_.seed) + "." + std::to_string(index),
+                document, nullptr);
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+    }
+  }
+
   std::string device_words() const {
     std::string out;
     if (options_.device != "cpu") out += " --device " + options_.device;
@@ -226,7 +255,11 @@ class Suite {
 
   const Options& options_;
   Clock::time_point start_;
+  std::mutex mutex_;  // guards everything below
   Totals totals_;
+  std::int64_t next_index_ = 0;
+  std::int64_t drawn_ = 0;
+  std::exception_ptr failure_;
   bool progress_ = false;
 };
 
@@ -280,6 +313,9 @@ int run(const std::vector<std::string>& args) {
   app.add_option("--threads", options.run.num_threads,
                  "CPU threads; 0: PLAIT_NUM_THREADS or the cores")
       ->check(CLI::Range(0, 4096));
+  app.add_option("--jobs", options.jobs, "random problems at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
   app.add_flag("--list", options.list, "print the names of the cases and stop");
   app.add_flag("--verbose", options.verbose, "a line for every case");
   if (const auto code = parse_options(app, args)) return *code;
