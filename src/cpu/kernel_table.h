@@ -109,6 +109,10 @@ struct KernelTable {
                       const float* sin_b, int half, float* cos, float* sin);
 
   void (*stream_step[kNumFloatDTypes])(const StreamStep& step);
+
+  /// Reads memory and does as little else as possible: the bound that `plait bench` compares with.
+  /// Returns a value that depends on every byte.
+  std::uint32_t (*read)(const void* data, std::size_t bytes);
 };
 
 /// Best first, then null.

@@ -53,6 +53,7 @@ const KernelTable kTable = {
     rope_angles,
     {stream_step<LoadF32>, stream_step<LoadF16>, stream_step<LoadBF16>, stream_step<LoadE4M3>,
      stream_step<LoadE5M2>},
+    read_memory,
 };
 
 }  // namespace plait::cpu::HWY_NAMESPACE

@@ -8,6 +8,9 @@
 #define PLAIT_CPU_ROWS_INL_H_
 #endif
 
+#include <cstddef>
+#include <cstdint>
+
 #include "cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -91,6 +94,29 @@ inline void rope_angles(const float* cos_a, const float* sin_a, const float* cos
     cos[i] = c * cos_b[i] - s * sin_b[i];
     sin[i] = s * cos_b[i] + c * sin_b[i];
   }
+}
+
+inline std::uint32_t read_memory(const void* data, std::size_t bytes) {
+  const DU du;
+  const auto* words = static_cast<const std::uint32_t*>(data);
+  const std::size_t count = bytes / sizeof(std::uint32_t);
+  VU a = hn::Zero(du);
+  VU b = a;
+  VU c = a;
+  VU d = a;
+  std::size_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    a = hn::Xor(a, hn::LoadU(du, words + i));
+    b = hn::Xor(b, hn::LoadU(du, words + i + kLanes));
+    c = hn::Xor(c, hn::LoadU(du, words + i + 2 * kLanes));
+    d = hn::Xor(d, hn::LoadU(du, words + i + 3 * kLanes));
+  }
+  HWY_ALIGN std::uint32_t lanes[kLanes];
+  hn::Store(hn::Xor(hn::Xor(a, b), hn::Xor(c, d)), du, lanes);
+  std::uint32_t sum = 0;
+  for (std::uint32_t lane : lanes) sum ^= lane;
+  for (; i < count; ++i) sum ^= words[i];
+  return sum;
 }
 
 }  // namespace plait::cpu::HWY_NAMESPACE

@@ -1,0 +1,227 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// plait bench: one CSV line per case, with the bound measured in the same process next to it.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cpu/kernel_table.h"
+#include "plait/bench/attention_case.h"
+#include "plait/bench/bounds.h"
+#include "plait/bench/calibrate.h"
+#include "plait/bench/plan_cases.h"
+#include "plait/bench/report.h"
+#include "plait/bench/stats.h"
+#include "plait/error.h"
+#include "plait/options.h"
+#include "plait/verb.h"
+
+namespace plait::tool {
+namespace {
+
+using bench::AttentionCase;
+using bench::CaseOptions;
+using bench::CaseRequest;
+using bench::Report;
+using bench::Row;
+using bench::Sample;
+
+struct Options {
+  std::vector<std::string> groups;
+  std::string csv;
+  std::string pages = "shuffled";
+  int threads = 0;
+  int repetitions = 15;
+  bool calibrate = false;
+};
+
+AttentionSpec decode_spec(DType kv, KvLayout layout) {
+  AttentionSpec spec;
+  spec.num_qo_heads = 32;
+  spec.num_kv_heads = 8;
+  spec.head_dim_qk = spec.head_dim_vo = 128;
+  spec.q_dtype = spec.o_dtype = kv == DType::kF32 ? DType::kF32 : DType::kBF16;
+  spec.kv_dtype = kv;
+  spec.layout = layout;
+  spec.page_size = 16;
+  return spec;
+}
+
+const char* layout_name(KvLayout layout) { return layout == KvLayout::kNhd ? "nhd" : "hnd"; }
+
+/// A memory-bound case against a plain read of its pool.
+void against_read(const std::string& name, AttentionCase& problem, const Options& options,
+                  const bench::CacheFlush& flush, Report& report) {
+  const auto pool = cpu::ThreadPool::shared(options.threads);
+  Sample bound;
+  Sample sample;
+  bench::measure_in_turn(
+      options.repetitions, flush,
+      [&] { bench::plain_read(*pool, problem.keys(), problem.values()); }, [&] { problem.run(); },
+      bound, sample);
+  const double read_bytes =
+      static_cast<double>(problem.keys().size()) + static_cast<double>(problem.values().size());
+  Row row;
+  row.name = name;
+  row.threads = options.threads;
+  row.sample = sample;
+  row.gigabytes_per_second = problem.kv_bytes() / sample.median() / 1e9;
+  row.teraflops = problem.flops() / sample.median() / 1e12;
+  row.bound_name = "plain read GB/s";
+  row.bound = read_bytes / bound.median() / 1e9;
+  row.ratio = row.gigabytes_per_second / row.bound;
+  report.add(row);
+}
+
+void bench_decode(const Options& options, const bench::CacheFlush& flush, Report& report) {
+  for (KvLayout layout : {KvLayout::kNhd, KvLayout::kHnd}) {
+    for (DType kv : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3}) {
+      CaseOptions c{options.threads, options.pages == "shuffled", {}};
+      AttentionCase problem(decode_spec(kv, layout), std::vector<CaseRequest>(8, {1, 4096}), c);
+      against_read("decode 8x4096 32/8x128 page 16 " + std::string(to_string(kv)) + " " +
+                       layout_name(layout) + " " + options.pages,
+                   problem, options, flush, report);
+    }
+  }
+}
+
+void bench_prefill(const Options& options, const bench::CacheFlush& flush, Report& report) {
+  const bench::Sgemm sgemm(options.threads);
+  double full = 0.0;
+  for (DType kv : {DType::kF32, DType::kBF16}) {
+    for (MaskKind mask : {MaskKind::kNone, MaskKind::kCausal}) {
+      AttentionSpec spec = decode_spec(kv, KvLayout::kNhd);
+      spec.num_qo_heads = 8;
+      spec.mask = mask;
+      CaseOptions c{options.threads, options.pages == "shuffled", {}};
+      AttentionCase problem(spec, {{2048, 2048}}, c);
+      Sample bound;
+      Sample sample;
+      bench::measure_in_turn(
+          options.repetitions, flush, sgemm, [&] { problem.run(); }, bound, sample);
+      Row row;
+      row.name = "prefill 2048 8/8x128 " + std::string(to_string(kv)) +
+                 (mask == MaskKind::kNone ? " full" : " causal");
+      row.threads = options.threads;
+      row.sample = sample;
+      row.gigabytes_per_second = problem.kv_bytes() / sample.median() / 1e9;
+      row.teraflops = problem.flops() / sample.median() / 1e12;
+      if (bench::Sgemm::available()) {
+        row.bound_name = "OpenBLAS sgemm TFLOP/s";
+        row.bound = bench::Sgemm::kFlops / bound.median() / 1e12;
+        row.ratio = row.teraflops / row.bound;
+      }
+      report.add(row);
+      if (mask == MaskKind::kNone) {
+        full = sample.median();
+        continue;
+      }
+      Row part;
+      part.name = "prefill 2048 8/8x128 " + std::string(to_string(kv)) + " causal/full time";
+      part.threads = options.threads;
+      part.sample = sample;
+      part.bound_name = "seconds of full";
+      part.bound = full;
+      part.ratio = sample.median() / full;
+      report.add(part);
+    }
+  }
+}
+
+/// How far two threads speed up a skewed decode batch, against what they do for a plain read.
+void bench_scaling(const Options& options, const bench::CacheFlush& flush, Report& report) {
+  const std::vector<CaseRequest> requests = bench::skewed_requests(16, 1);
+  const AttentionSpec spec = decode_spec(DType::kBF16, KvLayout::kNhd);
+  std::map<int, AttentionCase> problems;
+  std::vector<int> counts{1};
+  for (int n = 2; n < options.threads; n *= 2) counts.push_back(n);
+  if (options.threads > 1) counts.push_back(options.threads);
+  for (int n : counts) {
+    problems.emplace(
+        std::piecewise_construct, std::forward_as_tuple(n),
+        std::forward_as_tuple(spec, requests, CaseOptions{n, options.pages == "shuffled", {}}));
+  }
+  std::map<int, Sample> reads;
+  std::map<int, Sample> runs;
+  for (int i = -1; i < options.repetitions; ++i) {
+    for (int n : counts) {
+      const auto pool = cpu::ThreadPool::shared(n);
+      AttentionCase& problem = problems.at(n);
+      flush();
+      const double read =
+          bench::seconds_of([&] { bench::plain_read(*pool, problem.keys(), problem.values()); });
+      flush();
+      const double run = bench::seconds_of([&] { problem.run(); });
+      if (i < 0) continue;
+      reads[n].seconds.push_back(read);
+      runs[n].seconds.push_back(run);
+    }
+  }
+  for (int n : counts) {
+    Row row;
+    row.name = "scaling skewed decode 16 requests bf16 nhd";
+    row.threads = n;
+    row.sample = runs[n];
+    row.gigabytes_per_second = problems.at(n).kv_bytes() / runs[n].median() / 1e9;
+    row.bound_name = "speed-up of the plain read";
+    row.bound = reads[1].median() / reads[n].median();
+    row.ratio = runs[1].median() / runs[n].median() / row.bound;
+    report.add(row);
+  }
+}
+
+int run(const std::vector<std::string>& args) {
+  Options options;
+  CLI::App app{"Measures the engine and, in the same process, what bounds it", "plait bench"};
+  app.add_option("groups", options.groups, "plan, decode, prefill, scaling; none: all")
+      ->check(CLI::IsMember({"plan", "decode", "prefill", "scaling"}));
+  app.add_option("--csv", options.csv, "also write the lines to this file");
+  app.add_option("--pages", options.pages, "order of pages in the pool: shuffled or sequential")
+      ->check(CLI::IsMember({"shuffled", "sequential"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "0: PLAIT_NUM_THREADS or the cores")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--repetitions", options.repetitions, "per case; medians are reported")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_flag("--calibrate", options.calibrate,
+               "measure the cost coefficients of this machine and print them");
+  std::string clock = "wall";
+  app.add_option("--clock", clock,
+                 "wall, or processor: less disturbed by a busy machine; for --threads 1")
+      ->check(CLI::IsMember({"wall", "processor"}))
+      ->capture_default_str();
+  if (const auto code = parse_options(app, args)) return *code;
+  if (clock == "processor") {
+    if (options.threads != 1) {
+      throw Error(ErrorCode::kInvalidArgument, "--clock", clock, "wall, unless --threads is 1");
+    }
+    bench::clock_in_use = bench::Clock::kProcessor;
+  }
+  options.threads = cpu::thread_count(options.threads);
+
+  Report report(options.csv);
+  if (options.calibrate) {
+    bench::calibrate(options.repetitions, report);
+    return 0;
+  }
+  const auto wanted = [&](const char* group) {
+    return options.groups.empty() ||
+           std::find(options.groups.begin(), options.groups.end(), group) != options.groups.end();
+  };
+  const bench::CacheFlush flush;
+  if (wanted("plan")) bench::bench_plan(options.repetitions, report);
+  if (wanted("decode")) bench_decode(options, flush, report);
+  if (wanted("prefill")) bench_prefill(options, flush, report);
+  if (wanted("scaling")) bench_scaling(options, flush, report);
+  return 0;
+}
+
+const VerbRegistration kRegistration{"bench", "speed, next to what bounds it", run};
+
+}  // namespace
+}  // namespace plait::tool

@@ -1,0 +1,44 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "plait/bench/report.h"
+
+#include <fmt/format.h>
+
+#include "plait/error.h"
+
+namespace plait::bench {
+namespace {
+
+std::string number(double value) {
+  return value == 0.0 ? std::string() : fmt::format("{:.4g}", value);
+}
+
+}  // namespace
+
+Report::Report(const std::string& path) : path_(path) {
+  if (path.empty()) return;
+  file_.open(path, std::ios::binary | std::ios::trunc);
+  if (!file_) throw Error(ErrorCode::kIo, "--csv", path, "a file that can be written");
+}
+
+void Report::line(const std::string& text) {
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+  if (path_.empty()) return;
+  file_ << text << '\n' << std::flush;
+  if (!file_) throw Error(ErrorCode::kIo, "--csv", path_, "a file that can be written");
+}
+
+void Report::add(const Row& row) {
+  if (!header_) {
+    line(
+        "case,threads,repetitions,median_us,p10_us,p90_us,tflops,gb_per_s,bound,bound_value,ratio");
+    header_ = true;
+  }
+  line(fmt::format("{},{},{},{:.4g},{:.4g},{:.4g},{},{},{},{},{}", row.name, row.threads,
+                   row.sample.seconds.size(), row.sample.median() * 1e6,
+                   row.sample.quantile(0.1) * 1e6, row.sample.quantile(0.9) * 1e6,
+                   number(row.teraflops), number(row.gigabytes_per_second), row.bound_name,
+                   number(row.bound), number(row.ratio)));
+}
+
+}  // namespace plait::bench

@@ -1,0 +1,39 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "plait/bench/stats.h"
+
+namespace plait::bench {
+
+/// One measured case. Fields that do not apply stay 0 and are left empty in the CSV.
+struct Row {
+  std::string name;
+  int threads = 0;
+  Sample sample;
+  double teraflops = 0;
+  double gigabytes_per_second = 0;
+  std::string bound_name;
+  double bound = 0;
+  double ratio = 0;
+};
+
+/// Prints lines as they are measured, and writes them to a file if asked.
+class Report {
+ public:
+  /// Throws Error{kIo} if `path` is not empty and cannot be written.
+  explicit Report(const std::string& path);
+  void add(const Row& row);
+  /// A line of its own kind, such as a coefficient.
+  void line(const std::string& text);
+
+ private:
+  std::ofstream file_;
+  std::string path_;
+  bool header_ = false;
+};
+
+}  // namespace plait::bench
