@@ -25,8 +25,8 @@ struct HandOptions {
   std::int32_t segment_tokens = 0;  // canonical segments
   bool item_per_segment = false;    // else one item folds all segments
   std::int32_t num_workers = 3;
-  bool mark_full = true;  // state which keys every row sees
-  bool split_runs = false;          // heads of one run go to different workers
+  bool mark_full = true;    // state which keys every row sees
+  bool split_runs = false;  // heads of one run go to different workers
 };
 
 class HandPlan {
