@@ -388,6 +388,8 @@ TEST_F(GpuHopper, RandomBatches) {
       c.policy.kv_chunk = c.spec.page_size * pick(1, 2, 8);
       if (c.spec.kv_kind == KvKind::kRagged) c.policy.kv_chunk = pick(7, 64, 300);
     }
+    // Few workers have many slices each, more than the kernels keep in shared memory.
+    c.policy.num_workers = pick(0, 0, 1, 3);
     if (c.spec.kv_kind == KvKind::kPaged && random() % 5 == 0) c.selected = true;
     if (c.spec.kv_kind == KvKind::kPaged && !c.selected && random() % 4 == 0) {
       c.shared_prefix = true;

@@ -1,21 +1,17 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// The device vocabulary of sm_90a: mbarriers, bulk tensor copies, warpgroup matrix products and
-// register hand-over. One function per instruction, destination first, no policy. Shared-memory
-// addresses are 32-bit shared-window addresses (`shared_address`).
+// What sm_90a adds to ptx_sm80.h: mbarriers, bulk tensor copies, register hand-over (warpgroup
+// products are in wgmma.h). One function per instruction, destination first, no policy.
+// Shared-memory addresses are 32-bit shared-window addresses (`shared_address`).
 #pragma once
 
-#include "core/device/portable.h"
+#include "cuda/kernels/device/ptx_sm80.h"
 
 namespace plait::device {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 #define PLAIT_DEVICE __device__ __forceinline__
-
-PLAIT_DEVICE u32 shared_address(const void* pointer) {
-  return static_cast<u32>(__cvta_generic_to_shared(pointer));
-}
 
 // ---- mbarrier -------------------------------------------------------------------------------
 
@@ -105,51 +101,12 @@ PLAIT_DEVICE void acquire_registers() {
 
 // ---- matrices -------------------------------------------------------------------------------
 
-/// Two floats as packed bf16, `low` in the lower half.
-PLAIT_DEVICE u32 pack_bf16(float low, float high) {
-  u32 packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-
-/// 2^x, flushing denormal results; 2^-inf = 0.
-PLAIT_DEVICE float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-PLAIT_DEVICE float reciprocal_approx(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-PLAIT_DEVICE void ldmatrix_x4(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-PLAIT_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-PLAIT_DEVICE void stmatrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+/// Stores four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix
+/// l / 8.
+PLAIT_DEVICE void store_matrices(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
-}
-
-/// d[16 x 8] += a[16 x 16] b[16 x 8], one warp.
-PLAIT_DEVICE void mma_bf16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // ---- shared memory, 128-byte rows -----------------------------------------------------------

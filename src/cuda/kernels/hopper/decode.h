@@ -152,13 +152,13 @@ struct DecodeLoader {
 
 /// A warp's softmax state over 16 rows: thread t holds rows t / 4 and t / 4 + 8.
 struct DecodeState {
-  float o[16][4];
+  FragmentC o[16];
   float max[2];
   float sum[2];  // this thread's columns only
 
   PLAIT_DEVICE void clear() {
 #pragma unroll
-    for (i32 i = 0; i < 16; ++i) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0F;
+    for (i32 i = 0; i < 16; ++i) o[i] = FragmentC{};
     max[0] = max[1] = neg_inf();
     sum[0] = sum[1] = 0.0F;
   }
@@ -166,7 +166,7 @@ struct DecodeState {
 
 /// Query rows as the A operand of 8 steps along the head dim.
 template <class C>
-PLAIT_DEVICE void load_queries(u32 (&q)[8][4], const Params& p, const Work& w, i32 kv_head) {
+PLAIT_DEVICE void load_queries(FragmentA (&q)[8], const Params& p, const Work& w, i32 kv_head) {
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
 #pragma unroll
   for (i32 half = 0; half < 2; ++half) {
@@ -180,39 +180,35 @@ PLAIT_DEVICE void load_queries(u32 (&q)[8][4], const Params& p, const Work& w, i
         (lane & 3);
 #pragma unroll
     for (i32 step = 0; step < 8; ++step) {
-      q[step][half] = valid ? __ldg(src + step * 8) : 0U;
-      q[step][half + 2] = valid ? __ldg(src + step * 8 + 4) : 0U;
+      q[step].word[half] = valid ? __ldg(src + step * 8) : 0U;
+      q[step].word[half + 2] = valid ? __ldg(src + step * 8 + 4) : 0U;
     }
   }
 }
 
 /// s[n][...]: logits (unscaled) of tokens 8 n .. 8 n + 7 of a block.
-PLAIT_DEVICE void block_logits(float (&s)[2][4], const u32 (&q)[8][4], u32 k_address) {
+PLAIT_DEVICE void block_logits(float (&s)[2][4], const FragmentA (&q)[8], u32 k_address) {
   const u32 lane = threadIdx.x & 31;
   const u32 token = (lane & 7) + ((lane >> 4) << 3);
-  float acc[2][2][4];  // two chains per 8 tokens, to shorten the dependency
-#pragma unroll
-  for (i32 i = 0; i < 2; ++i)
-#pragma unroll
-    for (i32 j = 0; j < 2; ++j) acc[i][j][0] = acc[i][j][1] = acc[i][j][2] = acc[i][j][3] = 0.0F;
+  FragmentC acc[2][2] = {};  // two chains per 8 tokens, to shorten the dependency
 #pragma unroll
   for (u32 step = 0; step < 8; ++step) {
     const u32 chunk = (step & 3) * 2 + ((lane >> 3) & 1);
     u32 b[4];
-    ldmatrix_x4(b, k_address + (step >> 2) * kHalfBytes + swizzle128(token, chunk));
-    mma_bf16(acc[step >> 2][0], q[step], b[0], b[1]);
-    mma_bf16(acc[step >> 2][1], q[step], b[2], b[3]);
+    load_matrices(b, k_address + (step >> 2) * kHalfBytes + swizzle128(token, chunk));
+    multiply_add<DTypeCode::kBF16>(acc[step >> 2][0], q[step], FragmentB{b[0], b[1]});
+    multiply_add<DTypeCode::kBF16>(acc[step >> 2][1], q[step], FragmentB{b[2], b[3]});
   }
 #pragma unroll
   for (i32 j = 0; j < 2; ++j)
 #pragma unroll
-    for (i32 e = 0; e < 4; ++e) s[j][e] = acc[0][j][e] + acc[1][j][e];
+    for (i32 e = 0; e < 4; ++e) s[j][e] = acc[0][j].x[e] + acc[1][j].x[e];
 }
 
 /// state += softmax step over one block, given scaled logits in base 2.
 PLAIT_DEVICE void block_update(DecodeState& st, const float (&s)[2][4], u32 v_address) {
   const u32 lane = threadIdx.x & 31;
-  u32 a[4];
+  FragmentA a;
   float factor[2];
   bool moved = false;
 #pragma unroll
@@ -223,23 +219,23 @@ PLAIT_DEVICE void block_update(DecodeState& st, const float (&s)[2][4], u32 v_ad
     m = fmaxf(m, st.max[r]);
     const float base = m == neg_inf() ? 0.0F : m;
     moved = moved || m != st.max[r];
-    factor[r] = exp2_approx(st.max[r] - base);
+    factor[r] = fast_exp2(st.max[r] - base);
     st.max[r] = m;
-    const float p0 = exp2_approx(s[0][2 * r] - base);
-    const float p1 = exp2_approx(s[0][2 * r + 1] - base);
-    const float p2 = exp2_approx(s[1][2 * r] - base);
-    const float p3 = exp2_approx(s[1][2 * r + 1] - base);
+    const float p0 = fast_exp2(s[0][2 * r] - base);
+    const float p1 = fast_exp2(s[0][2 * r + 1] - base);
+    const float p2 = fast_exp2(s[1][2 * r] - base);
+    const float p3 = fast_exp2(s[1][2 * r + 1] - base);
     st.sum[r] = st.sum[r] * factor[r] + ((p0 + p1) + (p2 + p3));
-    a[r] = pack_bf16(p0, p1);
-    a[r + 2] = pack_bf16(p2, p3);
+    a.word[r] = pack_bf16(p0, p1);
+    a.word[r + 2] = pack_bf16(p2, p3);
   }
   if (__any_sync(~0U, moved)) {
 #pragma unroll
     for (i32 i = 0; i < 16; ++i) {
-      st.o[i][0] *= factor[0];
-      st.o[i][1] *= factor[0];
-      st.o[i][2] *= factor[1];
-      st.o[i][3] *= factor[1];
+      st.o[i].x[0] *= factor[0];
+      st.o[i].x[1] *= factor[0];
+      st.o[i].x[2] *= factor[1];
+      st.o[i].x[3] *= factor[1];
     }
   }
   const u32 token = lane & 15;
@@ -247,9 +243,9 @@ PLAIT_DEVICE void block_update(DecodeState& st, const float (&s)[2][4], u32 v_ad
   for (u32 pair = 0; pair < 8; ++pair) {
     const u32 chunk = (pair & 3) * 2 + (lane >> 4);
     u32 b[4];
-    ldmatrix_x4_trans(b, v_address + (pair >> 2) * kHalfBytes + swizzle128(token, chunk));
-    mma_bf16(st.o[2 * pair], a, b[0], b[1]);
-    mma_bf16(st.o[2 * pair + 1], a, b[2], b[3]);
+    load_matrices_transposed(b, v_address + (pair >> 2) * kHalfBytes + swizzle128(token, chunk));
+    multiply_add<DTypeCode::kBF16>(st.o[2 * pair], a, FragmentB{b[0], b[1]});
+    multiply_add<DTypeCode::kBF16>(st.o[2 * pair + 1], a, FragmentB{b[2], b[3]});
   }
 }
 
@@ -274,7 +270,7 @@ PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState& st, i32 warp, i32 
 #pragma unroll
       for (i32 i = 0; i < 16; ++i) {
         out[parked_index(static_cast<u32>(row), static_cast<u32>(i * 4 + (lane & 3)))] =
-            float2{st.o[i][2 * r], st.o[i][2 * r + 1]};
+            float2{st.o[i].x[2 * r], st.o[i].x[2 * r + 1]};
       }
     }
   }
@@ -299,7 +295,7 @@ PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w,
     for (i32 i = 0; i < C::kWarps; ++i) {
       const float l = s.stat_sum[i][row];
       if (l == 0.0F) continue;  // no key seen; a NaN sum goes on
-      const float weight = exp2_approx(s.stat_max[i][row] - base);
+      const float weight = fast_exp2(s.stat_max[i][row] - base);
       const uint4 raw = load_shared16(
           s.state_address[i] +
           parked_index(static_cast<u32>(row), static_cast<u32>(quad) * 2) * sizeof(float2));
@@ -361,7 +357,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
   i32 phase = 0;
   DecodeState state;
   LogitsHook<C> hook;
-  u32 q[8][4];
+  FragmentA q[8];
   for (i32 index = slices.first; index < slices.last; ++index) {
     const Work& w = s.works.get(p, slices, index);
     const BlockRange blocks = block_range<C>(w);
@@ -443,9 +439,9 @@ PLAIT_DEVICE void decode_entry(const HopperParams& p) {
   extern __shared__ unsigned char dynamic_shared[];
   const u32 base = shared_address(dynamic_shared);
   auto& shared = *reinterpret_cast<DecodeShared<C>*>(dynamic_shared + (-base & 1023));
-  const u64 begin = C::kMeasured ? global_nanoseconds() : 0;
+  if constexpr (C::kMeasured) record_worker_begin(p.common);
   decode_worker<C>(p.common, &p.k_map, &p.v_map, shared);
-  if constexpr (C::kMeasured) record_worker_time(p.common, begin);
+  if constexpr (C::kMeasured) record_worker_end(p.common);
 }
 
 /// Dynamic shared memory of a launch: the struct at the next multiple of its alignment.

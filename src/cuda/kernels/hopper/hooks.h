@@ -32,7 +32,7 @@ struct LogitsHook {
     if constexpr (C::kSoftCap) {
       // c tanh(x / c) = c - 2 c / (1 + e^(2 x / c)): right at both ends, and accurate to the last
       // bits of c, which tanh.approx is not.
-      return cap_log2 - 2.0F * cap_log2 * reciprocal_approx(1.0F + exp2_approx(raw * cap_rate));
+      return cap_log2 - 2.0F * cap_log2 * fast_reciprocal(1.0F + fast_exp2(raw * cap_rate));
     } else {
       return raw;
     }

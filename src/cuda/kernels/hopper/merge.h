@@ -6,24 +6,18 @@
 #pragma once
 
 #include "core/device/state.h"
+#include "cuda/kernels/device/math.h"
 #include "cuda/kernels/hopper/work.h"
 
 namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-inline constexpr float kLog2E = 1.44269504088896340736F;
-inline constexpr float kLn2 = 0.69314718055994530942F;
 inline constexpr i32 kHeadDim = 128;
-
-struct FastMath {
-  static PLAIT_DEVICE float exp(float x) { return exp2_approx(x * kLog2E); }
-  static PLAIT_DEVICE float log(float x) { return __log2f(x) * kLn2; }
-};
 
 /// Natural-log lse of a row whose maximum `m` and sum `l` are in base 2.
 PLAIT_DEVICE float natural_lse(float m, float l) {
-  return l == 0.0F ? neg_inf() : (m + __log2f(l)) * kLn2;
+  return l == 0.0F ? neg_inf() : (m + fast_log2(l)) * kLn2;
 }
 
 /// Writes four consecutive finished elements of fused row `fused_row` of KV head `kv_head`.
@@ -35,7 +29,7 @@ PLAIT_DEVICE void write_output4(const Params& p, i32 fused_row, i32 kv_head, i32
   if (p.write_state) {
     *reinterpret_cast<float4*>(static_cast<float*>(p.o) + offset) = value;
   } else {
-    const float f = p.sink == nullptr ? 1.0F : sink_factor<FastMath>(lse, p.sink[at.head]);
+    const float f = p.sink == nullptr ? 1.0F : sink_factor<DeviceMath>(lse, p.sink[at.head]);
     uint2 packed;
     packed.x = pack_bf16(value.x * f, value.y * f);
     packed.y = pack_bf16(value.z * f, value.w * f);
@@ -72,7 +66,7 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
     if (base + lane < num_refs) {
       const StateRef ref = refs[base + lane];
       state_row = ref.state_row + head_index * ref.head_stride + row_in_merge;
-      weight = FastMath::exp(__ldcg(p.state_lse + state_row) - offset);
+      weight = DeviceMath::exp(__ldcg(p.state_lse + state_row) - offset);
     }
     const i32 count = min_of(32, num_refs - base);
 #pragma unroll 4
@@ -90,7 +84,7 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
     }
   }
   const float inv = total == 0.0F ? 0.0F : 1.0F / total;
-  const float lse = total == 0.0F ? neg_inf() : offset + FastMath::log(total);
+  const float lse = total == 0.0F ? neg_inf() : offset + DeviceMath::log(total);
   write_output4<C>(p, fused_row, kv_head, lane * 4,
                    float4{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv}, lse);
 }

@@ -264,14 +264,14 @@ PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], RowState& rows, float 
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
     m = fmaxf(m, rows.max[r]);
     const float base = m == neg_inf() ? 0.0F : m * scale_log2;
-    factor[r] = exp2_approx(rows.max[r] * scale_log2 - base);
+    factor[r] = fast_exp2(rows.max[r] * scale_log2 - base);
     rows.max[r] = m;
     float sum = 0.0F;
 #pragma unroll
     for (i32 i = 0; i < C::kTileN / 8; ++i)
 #pragma unroll
       for (i32 e = 0; e < 2; ++e) {
-        const float probability = exp2_approx(s[i * 4 + r * 2 + e] * scale_log2 - base);
+        const float probability = fast_exp2(s[i * 4 + r * 2 + e] * scale_log2 - base);
         s[i * 4 + r * 2 + e] = probability;
         sum += probability;
       }
@@ -334,11 +334,11 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
     sum += __shfl_xor_sync(~0U, sum, 1);
     sum += __shfl_xor_sync(~0U, sum, 2);
     const float lse =
-        sum == 0.0F ? neg_inf() : (rows.max[r] * exponent_scale + __log2f(sum)) * kLn2;
+        sum == 0.0F ? neg_inf() : (rows.max[r] * exponent_scale + fast_log2(sum)) * kLn2;
     float inv = sum == 0.0F ? 0.0F : v_scale(p, kv_head) / sum;
     const i32 row = lane / 4 + 8 * r;
     const RowHead at = row_head<C>(p, fused0 + max_of(row, first), kv_head);
-    if (!wide && p.sink != nullptr) inv *= sink_factor<FastMath>(lse, p.sink[at.head]);
+    if (!wide && p.sink != nullptr) inv *= sink_factor<DeviceMath>(lse, p.sink[at.head]);
     if (row >= first && (lane & 3) == 0) {
       if (state_row >= 0) {
         __stcg(p.state_lse + state_row + row0 + row, lse);
@@ -370,10 +370,10 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
 #pragma unroll
   for (u32 pair = 0; pair < 8; ++pair) {
     const u32 i = pair * 8;
-    stmatrix_x4(staging + (pair >> 2) * kQHalfBytes +
-                    swizzle128(matrix_row, (pair & 3) * 2 + static_cast<u32>(lane >> 4)),
-                pack_bf16(o[i], o[i + 1]), pack_bf16(o[i + 2], o[i + 3]),
-                pack_bf16(o[i + 4], o[i + 5]), pack_bf16(o[i + 6], o[i + 7]));
+    store_matrices(staging + (pair >> 2) * kQHalfBytes +
+                       swizzle128(matrix_row, (pair & 3) * 2 + static_cast<u32>(lane >> 4)),
+                   pack_bf16(o[i], o[i + 1]), pack_bf16(o[i + 2], o[i + 3]),
+                   pack_bf16(o[i + 4], o[i + 5]), pack_bf16(o[i + 6], o[i + 7]));
   }
   __syncwarp();
   uint4 values[8];
@@ -563,9 +563,9 @@ PLAIT_DEVICE void prefill_entry(const HopperParams& p) {
   extern __shared__ unsigned char dynamic_shared[];
   const u32 base = shared_address(dynamic_shared);
   auto& shared = *reinterpret_cast<PrefillShared<C>*>(dynamic_shared + (-base & 1023));
-  const u64 begin = C::kMeasured ? global_nanoseconds() : 0;
+  if constexpr (C::kMeasured) record_worker_begin(p.common);
   prefill_worker<C>(p, shared);
-  if constexpr (C::kMeasured) record_worker_time(p.common, begin);
+  if constexpr (C::kMeasured) record_worker_end(p.common);
 }
 
 /// Dynamic shared memory of a launch: the struct at the next multiple of its alignment.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/device/plan_layout.h"
+#include "cuda/kernels/device/element.h"
 #include "cuda/kernels/device/ptx_sm90.h"
 #include "cuda/kernels/hopper/params.h"
 
@@ -12,6 +13,10 @@ namespace plait::device::hopper {
 using Params = AttentionParams;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+PLAIT_DEVICE u32 pack_bf16(float low, float high) {
+  return Element<DTypeCode::kBF16>::narrow_pair(low, high);
+}
 
 /// `count` items that differ in the KV head only.
 struct Work {
@@ -157,17 +162,15 @@ PLAIT_DEVICE float v_scale(const Params& p, i32 kv_head) {
   return p.v_scales == nullptr ? p.v_scale : __ldg(p.v_scales + kv_head);
 }
 
-PLAIT_DEVICE u64 global_nanoseconds() {
-  u64 time;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
-  return time;
+/// Measured kernels: called by all threads of the CTA as they start and as they end.
+PLAIT_DEVICE void record_worker_begin(const Params& p) {
+  if (threadIdx.x == 0 && p.worker_times != nullptr) {
+    p.worker_times[2 * blockIdx.x] = global_nanoseconds();
+  }
 }
-
-/// By all threads of the CTA, at the end.
-PLAIT_DEVICE void record_worker_time(const Params& p, u64 begin) {
+PLAIT_DEVICE void record_worker_end(const Params& p) {
   __syncthreads();
   if (threadIdx.x == 0 && p.worker_times != nullptr) {
-    p.worker_times[2 * blockIdx.x] = begin;
     p.worker_times[2 * blockIdx.x + 1] = global_nanoseconds();
   }
 }
