@@ -376,6 +376,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
     for (i32 kv_head = w.head; kv_head < w.head + w.count; ++kv_head) {
       load_queries<C>(q, p, w, kv_head);
       hook.start_head(p, kv_head);
+      const auto tile_hook = hook.start_tile(p, kv_head);
       state.clear();
       i32 block = (warp - phase) & (C::kWarps - 1);
       phase = (phase + num_blocks) & (C::kWarps - 1);
@@ -392,7 +393,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
         for (i32 n = 0; n < 2; ++n)
 #pragma unroll
           for (i32 e = 0; e < 4; ++e) {
-            logits[n][e] = hook.apply(logits[n][e]) * hook.exponent_scale;
+            logits[n][e] = tile_hook.apply(logits[n][e]) * hook.exponent_scale;
           }
         if (begin < full_begin || begin + kBlockTokens > full_end) {
 #pragma unroll

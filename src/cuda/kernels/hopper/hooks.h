@@ -16,26 +16,35 @@ struct LogitsHook {
   static constexpr bool kActive = C::kSoftCap;
 
   float exponent_scale;  // from what the hook returns to base 2
-  float cap_log2;        // soft cap in base 2
-  float cap_rate;        // 2^(raw * cap_rate) = e^(2 * sm_scale * raw / cap)
 
   PLAIT_DEVICE void start_head(const Params& p, i32 kv_head) {
-    const float scale_log2 = p.sm_scale * k_scale(p, kv_head) * kLog2E;
-    exponent_scale = kActive ? 1.0F : scale_log2;
-    if constexpr (C::kSoftCap) {
-      cap_log2 = p.soft_cap * kLog2E;
-      cap_rate = 2.0F * scale_log2 / p.soft_cap;
-    }
+    exponent_scale = kActive ? 1.0F : p.sm_scale * k_scale(p, kv_head) * kLog2E;
   }
 
-  PLAIT_DEVICE float apply(float raw) const {
-    if constexpr (C::kSoftCap) {
-      // c tanh(x / c) = c - 2 c / (1 + e^(2 x / c)): right at both ends, and accurate to the last
-      // bits of c, which tanh.approx is not.
-      return cap_log2 - 2.0F * cap_log2 * fast_reciprocal(1.0F + fast_exp2(raw * cap_rate));
-    } else {
-      return raw;
+  /// What a tile's logits need, made anew for every tile: registers are scarce between them.
+  struct Tile {
+    float cap_log2;  // soft cap in base 2
+    float cap_rate;  // 2^(raw * cap_rate) = e^(2 * sm_scale * raw / cap)
+
+    PLAIT_DEVICE float apply(float raw) const {
+      if constexpr (C::kSoftCap) {
+        // c tanh(x / c) = c - 2 c / (1 + e^(2 x / c)): right at both ends, and accurate to the last
+        // bits of c, which tanh.approx is not.
+        return cap_log2 - 2.0F * cap_log2 * fast_reciprocal(1.0F + fast_exp2(raw * cap_rate));
+      } else {
+        return raw;
+      }
     }
+  };
+  PLAIT_DEVICE Tile start_tile(const Params& p, i32 kv_head) const {
+    Tile tile{1.0F, 1.0F};
+    if constexpr (C::kSoftCap) {
+      float cap = p.soft_cap;
+      asm volatile("" : "+f"(cap));  // not a constant of the loop, or it would live through it
+      tile.cap_log2 = cap * kLog2E;
+      tile.cap_rate = 2.0F * kLog2E * p.sm_scale * k_scale(p, kv_head) / cap;
+    }
+    return tile;
   }
 };
 

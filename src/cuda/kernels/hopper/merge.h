@@ -27,13 +27,13 @@ PLAIT_DEVICE void write_output4(const Params& p, i32 fused_row, i32 kv_head, i32
   const RowHead at = row_head<C>(p, fused_row, kv_head);
   const i64 offset = at.row * p.o_stride_row + at.head * p.o_stride_head + column;
   if (p.write_state) {
-    *reinterpret_cast<float4*>(static_cast<float*>(p.o) + offset) = value;
+    __stcg(reinterpret_cast<float4*>(static_cast<float*>(p.o) + offset), value);
   } else {
     const float f = p.sink == nullptr ? 1.0F : sink_factor<DeviceMath>(lse, p.sink[at.head]);
     uint2 packed;
     packed.x = pack_bf16(value.x * f, value.y * f);
     packed.y = pack_bf16(value.z * f, value.w * f);
-    *reinterpret_cast<uint2*>(static_cast<u16*>(p.o) + offset) = packed;
+    __stcg(reinterpret_cast<uint2*>(static_cast<u16*>(p.o) + offset), packed);
   }
   if (column == 0 && p.lse != nullptr) {
     p.lse[at.row * p.lse_stride_row + at.head * p.lse_stride_head] = lse;

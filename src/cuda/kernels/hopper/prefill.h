@@ -72,20 +72,21 @@ struct Ring {
   }
 };
 
-/// KV tiles of an item: tile t holds slots base + t * N up.
+/// KV tiles of an item: tile t holds slots base + t * N up. An item without keys has one tile, all
+/// of it masked: the loops need no other case.
 struct TileRange {
   i32 base, count;
 };
 template <class C>
 PLAIT_DEVICE TileRange tile_range(const Work& w) {
-  if (w.kv_end <= w.kv_begin) return {0, 0};
   if constexpr (C::kPaged) {
     const i32 base = w.kv_begin - w.kv_begin % C::kBox;
-    return {warp_uniform(base), warp_uniform(ceil_div(w.kv_end - base, C::kTileN))};
+    const i32 count = max_of(ceil_div(w.kv_end - base, C::kTileN), 1);
+    return {warp_uniform(base), warp_uniform(count)};
   } else {
     // Aligned to the item's end, so that no copy reads past it: a captured launch does not know
     // how many tokens a later plan's tensor has.
-    const i32 count = ceil_div(w.kv_end - w.kv_begin, C::kTileN);
+    const i32 count = max_of(ceil_div(w.kv_end - w.kv_begin, C::kTileN), 1);
     return {warp_uniform(w.kv_end - count * C::kTileN), warp_uniform(count)};
   }
 }
@@ -163,8 +164,7 @@ PLAIT_DEVICE void prefill_producer(const HopperParams& hp, PrefillShared<C>& s) 
         q_ring.advance();
       }
       i32 tile_slot = tiles.base + (tiles.count - 1) * C::kTileN;
-      BoxSource next{-1, 0};
-      if (tiles.count > 0) next = box_source<C>(p, w, tile_slot, lane);
+      BoxSource next = box_source<C>(p, w, tile_slot, lane);
       for (i32 t = tiles.count; t > 0; --t) {
         const BoxSource source = next;
         tile_slot -= C::kTileN;
@@ -242,7 +242,7 @@ PLAIT_DEVICE void mask_tile(float (&s)[C::kTileN / 2], const SlotRange (&range)[
 }
 
 template <class C>
-PLAIT_DEVICE void hook_tile(float (&s)[C::kTileN / 2], const LogitsHook<C>& hook) {
+PLAIT_DEVICE void hook_tile(float (&s)[C::kTileN / 2], const typename LogitsHook<C>::Tile& hook) {
   if constexpr (LogitsHook<C>::kActive) {
 #pragma unroll
     for (i32 i = 0; i < C::kTileN / 2; ++i) s[i] = hook.apply(s[i]);
@@ -389,138 +389,151 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
     const i32 row = pass * 2 + lane / 16;
     if (row >= first) {
       const RowHead at = row_head<C>(p, fused0 + row, kv_head);
-      *reinterpret_cast<uint4*>(static_cast<u16*>(p.o) + at.row * p.o_stride_row +
-                                at.head * p.o_stride_head + chunk * 8) = values[pass];
+      // As an intrinsic: a plain assignment of a uint4 becomes four stores of 4 bytes.
+      __stcg(reinterpret_cast<uint4*>(static_cast<u16*>(p.o) + at.row * p.o_stride_row +
+                                      at.head * p.o_stride_head + chunk * 8),
+             values[pass]);
     }
   }
 }
 
 template <class C>
 PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
+  constexpr bool kRanged = C::kCausal || C::kWindow;
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
   const i32 thread = static_cast<i32>(threadIdx.x) - 128;  // among consumers
-  const i32 group = __shfl_sync(~0U, thread / 128, 0);
+  const i32 group = warp_uniform(thread / 128);
   const i32 warp = (thread / 32) & 3;
   const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
   Ring<C::kQStages> q_ring;
   Ring<C::kStages> k_ring, v_ring;
-  LogitsHook<C> hook;
   const u32 my_turn = kTurnBarrier + static_cast<u32>(group);
   const u32 other_turn = kTurnBarrier + static_cast<u32>(group ^ 1);
   if (group == 1) named_barrier_arrive(kTurnBarrier, kConsumerThreads);
 
-  for (i32 index = slices.first; index < slices.last; ++index) {
+  auto q_desc = [&] {
+    return matrix_descriptor(shared_address(s.q[q_ring.stage][group]), 1024, 0);
+  };
+  auto k_desc = [&] { return matrix_descriptor(shared_address(s.k[k_ring.stage]), 1024, 0); };
+  auto v_desc = [&] {
+    return matrix_descriptor(shared_address(s.v[v_ring.stage]), 1024, C::kBox * 128);
+  };
+  auto release = [&](u64& barrier) {
+    if (lane == 0) mbarrier_arrive(shared_address(&barrier));
+  };
+
+  LogitsHook<C> hook;
+  float logits[C::kTileN / 2];
+  u32 probabilities[C::kTileN / 16][4];
+  float o[64];
+  i32 index = slices.first;
+  i32 head = warp_uniform(s.works.get(p, slices, index).head);
+  mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
+  mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+  issue_logits<C>(logits, q_desc(), k_desc());
+  wgmma_wait<0>();
+  pin_registers(logits);
+#pragma unroll 1
+  while (index < slices.last) {  // the first product of the item is ready
     const Work& w = s.works.get(p, slices, index);
     const TileRange tiles = tile_range<C>(w);
-    constexpr bool kRanged = C::kCausal || C::kWindow;
     const i32 kv_begin = warp_uniform(w.kv_begin);
     const i32 kv_end = warp_uniform(w.kv_end);
     const i32 full_begin = kRanged ? warp_uniform(w.full_begin) : kv_begin;
     const i32 full_end = kRanged ? warp_uniform(w.full_end) : kv_end;
-    const i32 head_begin = warp_uniform(w.head);
-    const i32 head_end = head_begin + warp_uniform(w.count);
     SlotRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
       const i32 row = max_of(warpgroup_row(w, group) + warp * 16 + lane / 4 + 8 * r, 0);
       range[r] = visible_slots<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
     }
-
-    for (i32 kv_head = head_begin; kv_head < head_end; ++kv_head) {
-      float o[64];
-      float logits[C::kTileN / 2];
-      u32 probabilities[C::kTileN / 16][4];
-      RowState rows{{neg_inf(), neg_inf()}, {0.0F, 0.0F}};
-      float factor[2];
-      hook.start_head(p, kv_head);
-      mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
-      const u32 q_address = shared_address(s.q[q_ring.stage][group]);
-      const u64 q_desc = matrix_descriptor(q_address, 1024, 0);
-
-      auto k_desc = [&] { return matrix_descriptor(shared_address(s.k[k_ring.stage]), 1024, 0); };
-      auto v_desc = [&] {
-        return matrix_descriptor(shared_address(s.v[v_ring.stage]), 1024, C::kBox * 128);
-      };
-      auto release = [&](u64& barrier) {
-        if (lane == 0) mbarrier_arrive(shared_address(&barrier));
-      };
-      auto to_probabilities = [&](i32 tile_slot) {
-        hook_tile<C>(logits, hook);
-        if (tile_slot < full_begin || tile_slot + C::kTileN > full_end) {
-          mask_tile<C>(logits, range, tile_slot, lane);
-        }
-        softmax_tile<C>(logits, rows, factor, hook.exponent_scale);
-      };
-      auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
-        if (tile_slot < kv_begin || tile_slot + C::kTileN > kv_end) {
-          mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
-          clear_v_tile<C>(shared_address(s.v[v_ring.stage]), kv_begin - tile_slot,
-                          kv_end - tile_slot, group, thread & 127);
-        }
-      };
-
-      if (tiles.count > 0) {
-        i32 tile_slot = tiles.base + (tiles.count - 1) * C::kTileN;
-        mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
-        issue_logits<C>(logits, q_desc, k_desc());
-        wgmma_wait<0>();
-        pin_registers(logits);
-        release(s.k_empty[k_ring.stage]);
-        k_ring.advance();
-        to_probabilities(tile_slot);
-        pack_tile<C>(probabilities, logits);
-        bool accumulate = false;
-        if (tiles.count > 1) {
-          mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
-        }
-#pragma unroll 1
-        for (i32 t = tiles.count - 2; t >= 0; --t) {
-          prepare_v(tile_slot);
-          tile_slot -= C::kTileN;
-          named_barrier_sync(my_turn, kConsumerThreads);
-          issue_logits<C>(logits, q_desc, k_desc());
-          mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
-          issue_output<C>(o, probabilities, v_desc(), accumulate);
-          accumulate = true;
-          named_barrier_arrive(other_turn, kConsumerThreads);
-          wgmma_wait<1>();
-          pin_registers(logits);
-          release(s.k_empty[k_ring.stage]);
-          k_ring.advance();
-          to_probabilities(tile_slot);
-          pin_registers(logits);
-          // The wait for the next K is due anyway; here its branch also keeps ptxas from hoisting
-          // the wait for P V above the exponentials, which it does in straight-line code.
-          if (t > 0) mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
-          wgmma_wait<0>();
-          pin_registers(o);
-          release(s.v_empty[v_ring.stage]);
-          v_ring.advance();
-          rescale(o, factor);
-          pack_tile<C>(probabilities, logits);
-        }
-        prepare_v(tile_slot);
+    hook.start_head(p, head);
+    RowState rows{{neg_inf(), neg_inf()}, {0.0F, 0.0F}};
+    float factor[2];
+    auto to_probabilities = [&](i32 tile_slot) {
+      hook_tile<C>(logits, hook.start_tile(p, head));
+      if (tile_slot < full_begin || tile_slot + C::kTileN > full_end) {
+        mask_tile<C>(logits, range, tile_slot, lane);
+      }
+      softmax_tile<C>(logits, rows, factor, hook.exponent_scale);
+    };
+    auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
+      if (tile_slot < kv_begin || tile_slot + C::kTileN > kv_end) {
         mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
-        issue_output<C>(o, probabilities, v_desc(), accumulate);
-        wgmma_wait<0>();
-        pin_registers(o);
-        release(s.v_empty[v_ring.stage]);
-        v_ring.advance();
-      } else {
-#pragma unroll
-        for (i32 i = 0; i < 64; ++i) o[i] = 0.0F;
+        clear_v_tile<C>(shared_address(s.v[v_ring.stage]), kv_begin - tile_slot, kv_end - tile_slot,
+                        group, thread & 127);
       }
-      // All warps of the group have read the queries: their buffer may take the output.
-      named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);
-      write_rows<C>(p, w, kv_head, o, rows, hook.exponent_scale, group, q_address, [&] {
-        fence_async_shared();
-        __syncwarp();
-        release(s.q_empty[q_ring.stage]);
-      });
-      q_ring.advance();
-      if (w.state_row >= 0 && w.num_merges > 0) {
-        arrive_and_merge<C>(p, w, kv_head, s.merge_flags, thread, kConsumerThreads, kMergeBarrier);
-      }
+    };
+
+    i32 tile_slot = tiles.base + (tiles.count - 1) * C::kTileN;
+    release(s.k_empty[k_ring.stage]);
+    k_ring.advance();
+    to_probabilities(tile_slot);
+    pack_tile<C>(probabilities, logits);
+    bool accumulate = false;
+    if (tiles.count > 1) {
+      mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+    }
+#pragma unroll 1
+    for (i32 t = tiles.count - 2; t >= 0; --t) {
+      prepare_v(tile_slot);
+      tile_slot -= C::kTileN;
+      named_barrier_sync(my_turn, kConsumerThreads);
+      issue_logits<C>(logits, q_desc(), k_desc());
+      mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
+      issue_output<C>(o, probabilities, v_desc(), accumulate);
+      accumulate = true;
+      named_barrier_arrive(other_turn, kConsumerThreads);
+      wgmma_wait<1>();
+      pin_registers(logits);
+      release(s.k_empty[k_ring.stage]);
+      k_ring.advance();
+      to_probabilities(tile_slot);
+      pin_registers(logits);
+      // The wait for the next K is due anyway; here its branch also keeps ptxas from hoisting the
+      // wait for P V above the exponentials, which it does in straight-line code.
+      if (t > 0) mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+      wgmma_wait<0>();
+      pin_registers(o);
+      release(s.v_empty[v_ring.stage]);
+      v_ring.advance();
+      rescale(o, factor);
+      pack_tile<C>(probabilities, logits);
+    }
+    prepare_v(tile_slot);
+    mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
+    issue_output<C>(o, probabilities, v_desc(), accumulate);
+
+    // The next item's first product runs while this one's output is written. After the last item it
+    // is a product of whatever lies there, which nobody reads: a condition would make the compiler
+    // wait.
+    const u32 staging = shared_address(s.q[q_ring.stage][group]);
+    u64& q_empty = s.q_empty[q_ring.stage];
+    const i32 this_head = head;
+    if (++head >= warp_uniform(w.head + w.count) && ++index < slices.last) {
+      head = warp_uniform(s.works.get(p, slices, index).head);
+    }
+    q_ring.advance();
+    if (index < slices.last) {
+      mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
+      mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+    }
+    issue_logits<C>(logits, q_desc(), k_desc());
+    wgmma_wait<1>();
+    pin_registers(o);
+    release(s.v_empty[v_ring.stage]);
+    v_ring.advance();
+    // All warps of the group have read the queries: their buffer may take the output.
+    named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);
+    write_rows<C>(p, w, this_head, o, rows, hook.exponent_scale, group, staging, [&] {
+      fence_async_shared();
+      __syncwarp();
+      release(q_empty);
+    });
+    wgmma_wait<0>();
+    pin_registers(logits);
+    if (w.state_row >= 0 && w.num_merges > 0) {
+      arrive_and_merge<C>(p, w, this_head, s.merge_flags, thread, kConsumerThreads, kMergeBarrier);
     }
   }
 }

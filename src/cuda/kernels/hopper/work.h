@@ -103,7 +103,7 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
 /// and registers are scarce.
 template <i32 kCached, i32 kWarps>
 struct WorkTable {
-  Work works[kCached + kWarps];  // the last ones, one per warp, for works past the cached ones
+  Work works[kCached + 2 * kWarps];  // the last ones, two per warp, for works past the cached ones
 
   /// By all threads of the CTA, before a barrier.
   PLAIT_DEVICE void fill(const Params& p, SliceRange slices) {
@@ -112,11 +112,11 @@ struct WorkTable {
       works[i] = load_work(p, slices.first + i);
     }
   }
-  /// By whole warps.
+  /// By whole warps. The work stays valid until that of index + 2 or later is asked for.
   PLAIT_DEVICE const Work& get(const Params& p, SliceRange slices, i32 index) {
     i32 at = index - slices.first;
     if (at >= kCached) {
-      at = kCached + static_cast<i32>(threadIdx.x) / 32;
+      at = kCached + static_cast<i32>(threadIdx.x) / 32 * 2 + (index & 1);
       __syncwarp();
       if ((threadIdx.x & 31) == 0) works[at] = load_work(p, index);
       __syncwarp();
