@@ -30,9 +30,11 @@ std::string at(const std::string& field, i64 index) {
   return field + "[" + std::to_string(index) + "]";
 }
 
-void check_size(const std::string& field, std::size_t size, i64 expected, const char* meaning) {
+/// `field` is a callable, so that names are made for refusals only: planning allocates nothing.
+template <class Field>
+void check_size(Field field, std::size_t size, i64 expected, const char* meaning) {
   if (static_cast<i64>(size) == expected) return;
-  refuse(field + " (length)", static_cast<i64>(size), std::to_string(expected) + " = " + meaning);
+  refuse(field() + " (length)", static_cast<i64>(size), std::to_string(expected) + " = " + meaning);
 }
 
 [[noreturn]] void refuse_order(const std::string& field, Indices indptr) {
@@ -89,8 +91,8 @@ void ViewPass::check_arrays() const {
            "0 with positions_at_run");
   }
   if (!view.positions.empty()) {
-    check_size(name(index, "positions"), view.positions.size(), view.page_indptr.back(),
-               "number of listed pages");
+    check_size([&] { return name(index, "positions"); }, view.positions.size(),
+               view.page_indptr.back(), "number of listed pages");
   }
 }
 
@@ -193,7 +195,8 @@ BatchCounts count_batch(const AttentionSpec& spec, const Batch& batch) {
            "fewer than 2^31 rows times query heads per KV head");
   }
   if (!batch.kv_len.empty()) {
-    check_size("kv_len", batch.kv_len.size(), counts.num_requests, "number of requests");
+    check_size([] { return std::string("kv_len"); }, batch.kv_len.size(), counts.num_requests,
+               "number of requests");
   }
   if (batch.views.empty() || batch.views.size() > static_cast<std::size_t>(kMaxViews)) {
     refuse("views (length)", static_cast<i64>(batch.views.size()),
@@ -207,10 +210,10 @@ BatchCounts count_batch(const AttentionSpec& spec, const Batch& batch) {
     }
     const i64 num_blocks = static_cast<i64>(view.row_indptr.size()) - 1;
     const i64 lists = num_blocks * (view.per_kv_head ? spec.num_kv_heads : 1);
-    check_size(name(v, "page_indptr"), view.page_indptr.size(), lists + 1,
+    check_size([&] { return name(v, "page_indptr"); }, view.page_indptr.size(), lists + 1,
                view.per_kv_head ? "row blocks times KV heads + 1" : "row blocks + 1");
     check_size(
-        name(v, "last_page_len"), view.last_page_len.size(),
+        [&] { return name(v, "last_page_len"); }, view.last_page_len.size(),
         spec.kv_kind == KvKind::kRagged ? 0 : lists,
         spec.kv_kind == KvKind::kRagged ? "none for ragged K and V" : "one per list of pages");
     counts.num_lists += lists;

@@ -1,0 +1,38 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/backend.h"
+#include "plan/picture.h"
+
+namespace plait::tool {
+
+/// Where a step's time goes; the parts sum to `total_ns`.
+struct StepParts {
+  double floor_ns = 0;      // the work itself, spread evenly over all workers
+  double imbalance_ns = 0;  // waiting for the worker that finishes last
+  double merge_ns = 0;      // writing and merging partial states
+  double launch_ns = 0;     // from the call to the first worker, and back
+  double planning_ns = 0;   // plan and upload, when nothing hides them
+  double total_ns() const { return floor_ns + imbalance_ns + merge_ns + launch_ns + planning_ns; }
+};
+
+struct Drawing {
+  std::string title;
+  std::string subtitle;
+  PlanPicture picture;
+  std::vector<WorkerTime> measured;        // empty: predicted only
+  std::vector<std::int32_t> measured_row;  // row of the picture of each measured worker
+  StepParts parts;
+};
+
+/// One row per worker: items as bars on the predicted time axis, the measured time of each worker
+/// as a line, partial states and their merges, and the parts of the step.
+std::string draw_svg(const Drawing& drawing);
+
+/// The same as one self-contained page: hovering an item names it and shows what it merges with.
+std::string draw_html(const Drawing& drawing);
+
+}  // namespace plait::tool
