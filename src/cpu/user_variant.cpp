@@ -41,24 +41,30 @@ std::string generate(const VariantSpec& variant) {
   return "#include <math.h>\n"
          "#include \"core/device/variant.h\"\n"
          "#include \"cpu/variant_abi.h\"\n"
+         "namespace plait_user {\n"
          "using namespace plait::device;\n"
          "struct Params {\n" +
          fields +
          "};\n"
-         "#line 1 \"" +
-         variant.name + "\"\n" + variant.source +
-         "\n#line 1 \"generated\"\n"
+         "#line 1 \"variant.source\"\n" +
+         variant.source +
+         "\n#line 1 \"user_variant.h\"\n"
+         "using Variant = " +
+         variant.name +
+         ";\n"
+         "}  // namespace plait_user\n"
          "#include \"cpu/variant_shim.h\"\n"
-         "static Params plait_unpack([[maybe_unused]] const plait::cpu::VariantParams& raw) {\n"
-         "  return Params{" +
+         "static plait_user::Params plait_unpack(\n"
+         "    [[maybe_unused]] const plait::cpu::VariantParams& raw) {\n"
+         "  return plait_user::Params{" +
          values +
          "};\n}\n"
          "extern \"C\" __attribute__((visibility(\"default\")))\n"
          "const plait::cpu::VariantTable " +
          kTableSymbol +
          " =\n"
-         "    plait::cpu::VariantShim<" +
-         variant.name + ", Params, plait_unpack>::table();\n";
+         "    plait::cpu::VariantShim<plait_user::Variant, plait_user::Params,\n"
+         "                            plait_unpack>::table();\n";
 }
 
 }  // namespace

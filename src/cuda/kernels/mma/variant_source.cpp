@@ -12,6 +12,7 @@ std::string variant_source(const VariantSpec& variant) {
       "#include \"core/device/variant.h\"\n"
       "#define PLAIT_USER_VARIANT 1\n"
       "namespace plait_user {\n"
+      "using namespace plait::device;\n"
       "struct Params {\n";
   for (const VariantParam& param : variant.params) {
     text += std::string(param.is_array ? "  const float* " : "  float ") + param.name + ";\n";
