@@ -124,8 +124,17 @@ TEST_F(Replay, TheSameSeedFormsTheSameBatchesAndOutputs) {
 // Composition, paging, splitting and rotation change how attention is computed, not what: the
 // arms run over the same K and V and have to agree within the rounding of bf16.
 TEST_F(Replay, EveryAblationComputesTheSameOutputs) {
-  ASSERT_EQ(run({"--workload", "shared-prefix", "--limit", "5", "--rate", "50", "--quiet",
-                 "--ablate", "all", "--json", out("r.json")}),
+  // Four decoders and a late prefill over one prefix of two blocks.
+  std::string trace =
+      R"({"timestamp": 0, "input_length": 1030, "output_length": 12, "hash_ids": [0, 1, 2]})"
+      "\n";
+  for (int i = 3; i < 6; ++i) {
+    trace += R"({"timestamp": 90, "input_length": 1100, "output_length": 8, "hash_ids": [0, 1, )" +
+             std::to_string(i) + "]}\n";
+  }
+  trace += R"({"timestamp": 120, "input_length": 700, "output_length": 3, "hash_ids": [0, 9]})";
+  ASSERT_EQ(run({"--trace", write("t.jsonl", trace), "--quiet", "--ablate", "all", "--json",
+                 out("r.json")}),
             0)
       << err_;
   const auto json = nlohmann::json::parse(slurp(out("r.json")));
@@ -140,8 +149,9 @@ TEST_F(Replay, EveryAblationComputesTheSameOutputs) {
 }
 
 TEST_F(Replay, WindowLayersAndEveryKvTypeRun) {
+  const fs::path trace = write("t.jsonl", std::string(kMooncakeLine) + "\n");
   for (const char* dtype : {"f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"}) {
-    EXPECT_EQ(run({"--limit", "2", "--rate", "100", "--quiet", "--kv-dtype", dtype, "--geometry",
+    EXPECT_EQ(run({"--trace", trace, "--quiet", "--kv-dtype", dtype, "--geometry",
                    "layers=3,q=4,kv=2,dim=32,window=100,window-layers=2,cap=30", "--rope", "fused",
                    "--json", out("r.json")}),
               0)
