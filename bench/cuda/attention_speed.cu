@@ -1,8 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // Times Attention::run on a GPU through the public interface: one CSV line per case, medians of
-// CUDA events around one call after an L2 flush, beside a plain read of the same bytes. Every case is
-// first compared with a naive fp32 kernel on sampled rows.
+// CUDA events around one call after an L2 flush, beside a plain read of the same bytes. Every case
+// is first compared with a naive fp32 kernel on sampled rows.
 //
 //   attention_speed [family] [case substring]
 #include <cuda_bf16.h>
@@ -21,13 +21,13 @@
 
 namespace {
 
-#define CHECK(call)                                                                          \
-  do {                                                                                       \
-    const cudaError_t status = (call);                                                       \
-    if (status != cudaSuccess) {                                                             \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(status));   \
-      std::exit(1);                                                                          \
-    }                                                                                        \
+#define CHECK(call)                                                                        \
+  do {                                                                                     \
+    const cudaError_t status = (call);                                                     \
+    if (status != cudaSuccess) {                                                           \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(status)); \
+      std::exit(1);                                                                        \
+    }                                                                                      \
   } while (0)
 
 using bf16 = __nv_bfloat16;
@@ -36,7 +36,11 @@ __global__ void fill_normal(bf16* data, size_t count, unsigned seed) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
        i += size_t{gridDim.x} * blockDim.x) {
     unsigned long long x = i * 0x9E3779B97F4A7C15ull + seed;
-    x ^= x >> 31; x *= 0xBF58476D1CE4E5B9ull; x ^= x >> 27; x *= 0x94D049BB133111EBull; x ^= x >> 31;
+    x ^= x >> 31;
+    x *= 0xBF58476D1CE4E5B9ull;
+    x ^= x >> 27;
+    x *= 0x94D049BB133111EBull;
+    x ^= x >> 31;
     const float u = (static_cast<unsigned>(x) + 0.5f) * 2.3283064e-10f;
     const float v = (static_cast<unsigned>(x >> 32) + 0.5f) * 2.3283064e-10f;
     data[i] = __float2bfloat16(sqrtf(-2.0f * logf(u)) * cosf(6.2831853f * v));
@@ -46,7 +50,8 @@ __global__ void fill_normal(bf16* data, size_t count, unsigned seed) {
 __global__ void plain_read(const uint4* data, size_t count, unsigned* sink) {
   unsigned folded = 0;
   const size_t step = size_t{gridDim.x} * blockDim.x * 8;
-  for (size_t base = blockIdx.x * size_t{blockDim.x} * 8 + threadIdx.x; base < count; base += step) {
+  for (size_t base = blockIdx.x * size_t{blockDim.x} * 8 + threadIdx.x; base < count;
+       base += step) {
     uint4 w[8] = {};
 #pragma unroll
     for (int i = 0; i < 8; ++i)
@@ -69,14 +74,13 @@ struct Case {
 };
 
 // One (row, head): exact attention by the book, in fp32. One block.
-__global__ void naive(const bf16* q, const bf16* k, const bf16* v, const int* ids, int page, int row,
-                      int head, int group, int qo_heads, int kv_heads, int dim, int kv_len, int pos,
-                      bool causal, float cap, float slope, float* out) {
+__global__ void naive(const bf16* q, const bf16* k, const bf16* v, const int* ids, int page,
+                      int row, int head, int group, int qo_heads, int kv_heads, int dim, int kv_len,
+                      int pos, bool causal, float cap, float slope, float* out) {
   extern __shared__ float scores[];
   const int kv_head = head / group;
   const auto at = [&](int j) {
-    const size_t token = page == 0 ? size_t(ids[j])
-                                   : size_t(ids[j / page]) * page + j % page;
+    const size_t token = page == 0 ? size_t(ids[j]) : size_t(ids[j / page]) * page + j % page;
     return (token * kv_heads + kv_head) * dim;
   };
   const bf16* query = q + (size_t(row) * qo_heads + head) * dim;
@@ -139,7 +143,8 @@ void run_case(const Case& c, const std::string& family, void* flush, size_t flus
   using namespace plait;
   const int requests = static_cast<int>(c.qo.size());
   const int page = c.page == 0 ? 1 : c.page;
-  std::vector<int> qo_indptr{0}, page_indptr{0}, last, prefix_indptr{0}, prefix_rows{0}, prefix_last;
+  std::vector<int> qo_indptr{0}, page_indptr{0}, last, prefix_indptr{0}, prefix_rows{0},
+      prefix_last;
   for (int b = 0; b < requests; ++b) {
     qo_indptr.push_back(qo_indptr.back() + c.qo[b]);
     const int pages = (c.kv[b] + page - 1) / page;
@@ -222,17 +227,21 @@ void run_case(const Case& c, const std::string& family, void* flush, size_t flus
     args.k = Tensor::contiguous(k, DType::kBF16, {std::int64_t(pages), c.kv_heads, c.dim}, device);
     args.v = Tensor::contiguous(v, DType::kBF16, {std::int64_t(pages), c.kv_heads, c.dim}, device);
   } else {
-    args.k = Tensor::contiguous(k, DType::kBF16, {std::int64_t(pages), page, c.kv_heads, c.dim}, device);
-    args.v = Tensor::contiguous(v, DType::kBF16, {std::int64_t(pages), page, c.kv_heads, c.dim}, device);
+    args.k =
+        Tensor::contiguous(k, DType::kBF16, {std::int64_t(pages), page, c.kv_heads, c.dim}, device);
+    args.v =
+        Tensor::contiguous(v, DType::kBF16, {std::int64_t(pages), page, c.kv_heads, c.dim}, device);
   }
   std::vector<Tensor> tables;
   if (c.page != 0) {
     if (c.prefix > 0)
-      tables.push_back(Tensor::contiguous(shared_ids, DType::kI32, {std::int64_t(shared.size())}, device));
+      tables.push_back(
+          Tensor::contiguous(shared_ids, DType::kI32, {std::int64_t(shared.size())}, device));
     tables.push_back(Tensor::contiguous(own_ids, DType::kI32, {std::int64_t(own.size())}, device));
     args.page_ids = tables;
   }
-  if (c.alibi) args.alibi_slopes = Tensor::contiguous(device_slopes, DType::kF32, {c.qo_heads}, device);
+  if (c.alibi)
+    args.alibi_slopes = Tensor::contiguous(device_slopes, DType::kF32, {c.qo_heads}, device);
 
   attention.run(args);
   CHECK(cudaDeviceSynchronize());
@@ -282,15 +291,19 @@ void run_case(const Case& c, const std::string& family, void* flush, size_t flus
   // Half of the bytes from each pool is as near to the same bytes as one buffer gets.
   const size_t words = std::min<size_t>(cache_elements * 2, static_cast<size_t>(bytes / 2)) / 16;
   const Timing read = time_call(flush, flush_bytes, 9, [&] {
-    plain_read<<<264, 512>>>(reinterpret_cast<const uint4*>(k), words, reinterpret_cast<unsigned*>(o));
-    plain_read<<<264, 512>>>(reinterpret_cast<const uint4*>(v), words, reinterpret_cast<unsigned*>(o));
+    plain_read<<<264, 512>>>(reinterpret_cast<const uint4*>(k), words,
+                             reinterpret_cast<unsigned*>(o));
+    plain_read<<<264, 512>>>(reinterpret_cast<const uint4*>(v), words,
+                             reinterpret_cast<unsigned*>(o));
   });
   const PlanSummary s = attention.summary(0);
-  std::printf("%-34s %-7s %9.1f us  [%8.1f %8.1f]  %6.1f TFLOP/s  %7.1f GB/s  read %8.1f us %5.2f  items %lld states %lld  error %.1e%s\n",
-              c.name.c_str(), attention.family().c_str(), t.median, t.low, t.high, flops / t.median * 1e-6,
-              bytes / t.median * 1e-3, read.median, read.median / t.median,
-              static_cast<long long>(s.num_items), static_cast<long long>(s.num_partial_states), worst,
-              worst < 1e-2 ? "" : "  WRONG");
+  std::printf(
+      "%-34s %-7s %9.1f us  [%8.1f %8.1f]  %6.1f TFLOP/s  %7.1f GB/s  read %8.1f us %5.2f  items "
+      "%lld states %lld  error %.1e%s\n",
+      c.name.c_str(), attention.family().c_str(), t.median, t.low, t.high, flops / t.median * 1e-6,
+      bytes / t.median * 1e-3, read.median, read.median / t.median,
+      static_cast<long long>(s.num_items), static_cast<long long>(s.num_partial_states), worst,
+      worst < 1e-2 ? "" : "  WRONG");
   std::fflush(stdout);
   attention.status();
   for (void* p : {(void*)q, (void*)k, (void*)v, (void*)o, (void*)own_ids, (void*)shared_ids,
@@ -306,7 +319,8 @@ int main(int argc, char** argv) {
   const std::string family = argc > 1 ? argv[1] : "auto";
   const std::string filter = argc > 2 ? argv[2] : "";
   std::vector<Case> cases;
-  const std::pair<int, int> shapes[] = {{16, 512}, {8, 1024}, {4, 2048}, {2, 4096}, {1, 8192}, {1, 16384}};
+  const std::pair<int, int> shapes[] = {{16, 512}, {8, 1024}, {4, 2048},
+                                        {2, 4096}, {1, 8192}, {1, 16384}};
   for (const auto& [b, n] : shapes) {
     const std::string shape = std::to_string(b) + "x" + std::to_string(n);
     for (const bool causal : {false, true}) {
@@ -316,22 +330,34 @@ int main(int argc, char** argv) {
   }
   for (const int page : {0, 16, 1}) {
     for (const bool causal : {false, true}) {
-      cases.push_back({"prefill32/8 page" + std::to_string(page) + " 1x8192" + (causal ? " causal" : " full"),
-                       32, 8, 128, {8192}, {8192}, page, causal});
-      cases.push_back({"prefill32/8 page" + std::to_string(page) + " 4x2048" + (causal ? " causal" : " full"),
-                       32, 8, 128, repeat(4, 2048), repeat(4, 2048), page, causal});
+      cases.push_back(
+          {"prefill32/8 page" + std::to_string(page) + " 1x8192" + (causal ? " causal" : " full"),
+           32,
+           8,
+           128,
+           {8192},
+           {8192},
+           page,
+           causal});
+      cases.push_back(
+          {"prefill32/8 page" + std::to_string(page) + " 4x2048" + (causal ? " causal" : " full"),
+           32, 8, 128, repeat(4, 2048), repeat(4, 2048), page, causal});
     }
   }
-  cases.push_back({"prefill32/32 cap30 4x2048", 32, 32, 128, repeat(4, 2048), repeat(4, 2048), 0, true, 30.0});
-  cases.push_back({"prefill32/32 alibi 4x2048", 32, 32, 128, repeat(4, 2048), repeat(4, 2048), 0, true, 0, true});
+  cases.push_back(
+      {"prefill32/32 cap30 4x2048", 32, 32, 128, repeat(4, 2048), repeat(4, 2048), 0, true, 30.0});
+  cases.push_back({"prefill32/32 alibi 4x2048", 32, 32, 128, repeat(4, 2048), repeat(4, 2048), 0,
+                   true, 0, true});
   for (const int dim : {64, 256}) {
     const int heads = dim == 64 ? 32 : 16;
     for (const bool causal : {false, true}) {
-      cases.push_back({"prefill dim" + std::to_string(dim) + " 4x2048" + (causal ? " causal" : " full"), heads,
-                       heads, dim, repeat(4, 2048), repeat(4, 2048), 0, causal});
+      cases.push_back(
+          {"prefill dim" + std::to_string(dim) + " 4x2048" + (causal ? " causal" : " full"), heads,
+           heads, dim, repeat(4, 2048), repeat(4, 2048), 0, causal});
     }
   }
-  const std::pair<int, int> decode[] = {{1, 512}, {16, 512}, {64, 512}, {1, 8192}, {16, 2048}, {64, 2048}, {64, 8192}, {256, 8192}};
+  const std::pair<int, int> decode[] = {{1, 512},   {16, 512},  {64, 512},  {1, 8192},
+                                        {16, 2048}, {64, 2048}, {64, 8192}, {256, 8192}};
   for (const auto& [heads, kv_heads] : {std::pair{32, 8}, std::pair{64, 8}, std::pair{32, 32}}) {
     for (const auto& [b, n] : decode) {
       if (kv_heads == 32 && b == 256) continue;
@@ -344,10 +370,12 @@ int main(int argc, char** argv) {
     std::vector<int> kv;
     for (int i = 0; i < 64; ++i)
       kv.push_back(static_cast<int>(std::clamp(lengths(random), 128.0, 32768.0)));
-    cases.push_back({"decode" + std::to_string(heads) + "/" + std::to_string(kv_heads) + " skewed64",
-                     heads, kv_heads, 128, repeat(64, 1), kv, 16, true});
+    cases.push_back(
+        {"decode" + std::to_string(heads) + "/" + std::to_string(kv_heads) + " skewed64", heads,
+         kv_heads, 128, repeat(64, 1), kv, 16, true});
   }
-  cases.push_back({"cascade32/8 64x(32768+128)", 32, 8, 128, repeat(64, 1), repeat(64, 128), 16, true, 0, false, 32768});
+  cases.push_back({"cascade32/8 64x(32768+128)", 32, 8, 128, repeat(64, 1), repeat(64, 128), 16,
+                   true, 0, false, 32768});
   const size_t flush_bytes = size_t{256} << 20;
   void* flush;
   CHECK(cudaMalloc(&flush, flush_bytes));

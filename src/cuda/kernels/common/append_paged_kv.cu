@@ -33,8 +33,8 @@ __device__ __forceinline__ void append_row(const void* source_base, i64 source_o
   auto* target = ops::words<KernelConfig::kKvDtype>(target_base, target_offset);
   if (KernelConfig::kQDtype == KernelConfig::kKvDtype && scale == 1.0F) {
     const i32 bytes = dim * static_cast<i32>(sizeof(typename In::Word));
-    const u64 misalignment = reinterpret_cast<u64>(source) | reinterpret_cast<u64>(target) |
-                             static_cast<u64>(bytes);
+    const u64 misalignment =
+        reinterpret_cast<u64>(source) | reinterpret_cast<u64>(target) | static_cast<u64>(bytes);
     if (misalignment % 16 == 0) {
       for (i32 i = ops::lane(); i < bytes / 16; i += 32) {
         reinterpret_cast<uint4*>(target)[i] = reinterpret_cast<const uint4*>(source)[i];

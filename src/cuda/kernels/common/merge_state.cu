@@ -14,8 +14,8 @@ extern "C" __global__ void __launch_bounds__(plait::device::ops::kThreads)
     const float lse_b = p.lse_b[row * p.lse_b_stride_row + head * p.lse_b_stride_head];
     MergeWeights w = merge_weights<DeviceMath>(lse_a, lse_b);
     if (p.mask != nullptr && p.mask[row * p.mask_stride] == 0) w = {1.0F, 0.0F, lse_a};
-    const auto* a = ops::words<KernelConfig::kQDtype>(
-        p.o_a, row * p.o_a_stride_row + head * p.o_a_stride_head);
+    const auto* a =
+        ops::words<KernelConfig::kQDtype>(p.o_a, row * p.o_a_stride_row + head * p.o_a_stride_head);
     const auto* b = ops::words<KernelConfig::kKvDtype>(
         p.o_b, row * p.o_b_stride_row + head * p.o_b_stride_head);
     auto* o = ops::words<KernelConfig::kODtype>(p.o, row * p.o_stride_row + head * p.o_stride_head);

@@ -1,7 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Reads a buffer once and keeps nothing: the bound that decode is measured against. Also the smallest
-// complete example of an entry source.
+// Reads a buffer once and keeps nothing: the bound that decode is measured against. Also the
+// smallest complete example of an entry source.
 #include "cuda/kernels/common/launch_info.h"
 
 namespace plait::device {
@@ -13,8 +13,8 @@ inline constexpr int kUnroll = 8;
 
 PLAIT_LAUNCH_INFO(plait::device::kThreads, 0, 2, 1);
 
-/// `data`: `count` 16-byte words; `sink`: written only if their xor hits one value, so that the loads
-/// cannot be dropped.
+/// `data`: `count` 16-byte words; `sink`: written only if their xor hits one value, so that the
+/// loads cannot be dropped.
 extern "C" __global__ void __launch_bounds__(plait::device::kThreads, 2)
     PLAIT_KERNEL_NAME(const uint4* data, long long count, unsigned* sink) {
   using plait::device::kThreads;

@@ -73,7 +73,8 @@ __device__ __forceinline__ u8 narrow_small_float(float x, float largest, u8 nan_
   constexpr int kDropped = 23 - kMantissa;
   u32 bits = __float_as_uint(magnitude);
   bits += (1U << (kDropped - 1)) - 1U + (bits >> kDropped & 1U);
-  return static_cast<u8>(sign | ((bits >> kDropped) - (static_cast<u32>(127 - kBias) << kMantissa)));
+  return static_cast<u8>(sign |
+                         ((bits >> kDropped) - (static_cast<u32>(127 - kBias) << kMantissa)));
 }
 
 template <>

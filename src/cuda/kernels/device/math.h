@@ -47,8 +47,8 @@ struct DeviceMath {
   static __device__ __forceinline__ float log(float x) { return __fmul_rn(fast_log2(x), kLn2); }
 };
 
-/// merge_element of core/device/state.h with the contraction spelled out: a fold inside an attention
-/// kernel and one in a merge kernel must give the same bits.
+/// merge_element of core/device/state.h with the contraction spelled out: a fold inside an
+/// attention kernel and one in a merge kernel must give the same bits.
 __device__ __forceinline__ float fold_element(const MergeWeights& w, float a, float b) {
   if (w.b == 0.0F) return w.a == 1.0F ? a : __fmul_rn(w.a, a);
   if (w.a == 0.0F) return w.b == 1.0F ? b : __fmul_rn(w.b, b);

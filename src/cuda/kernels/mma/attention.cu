@@ -1,7 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Attention over plan items on tensor cores through mma.sync: one persistent CTA per worker walks its
-// slices of runs. See config.h for what a kernel is specialised for and item.h for what it does.
+// Attention over plan items on tensor cores through mma.sync: one persistent CTA per worker walks
+// its slices of runs. See config.h for what a kernel is specialised for and item.h for what it
+// does.
 #include "cuda/kernels/common/launch_info.h"
 #include "cuda/kernels/mma/item.h"
 

@@ -1,13 +1,13 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Everything an `mma` attention kernel fixes at compile time, derived from the KernelConfig that the
-// JIT writes from the kernel key.
+// Everything an `mma` attention kernel fixes at compile time, derived from the KernelConfig that
+// the JIT writes from the kernel key.
 //
 //   tune_a   row blocks of 16 per warp (0: 1)
 //   tune_b   warps that share the output columns of the same rows (0: 1); for wide values
 //
-// The warps of a CTA are kRowWarps x kKeyWarps x kColumnWarps. Key warps each keep their own softmax
-// state over their part of every KV tile and merge at the end of an item.
+// The warps of a CTA are kRowWarps x kKeyWarps x kColumnWarps. Key warps each keep their own
+// softmax state over their part of every KV tile and merge at the end of an item.
 #pragma once
 
 #include "core/device/variant.h"
@@ -17,16 +17,15 @@
 namespace plait::device::mma {
 
 struct Config : KernelConfig {
-  /// What the products run in: 16-bit if queries and keys agree (fp8 on either side widens exactly),
-  /// else f32 on the CUDA cores.
+  /// What the products run in: 16-bit if queries and keys agree (fp8 on either side widens
+  /// exactly), else f32 on the CUDA cores.
   static constexpr bool kQFp8 = kIsFp8<kQDtype>;
   static constexpr bool kKvFp8 = kIsFp8<kKvDtype>;
-  static constexpr DTypeCode kCompute =
-      kQFp8 && kKvFp8            ? DTypeCode::kBF16
-      : kQFp8                    ? kKvDtype
-      : kKvFp8                   ? kQDtype
-      : kQDtype == kKvDtype      ? kQDtype
-                                 : DTypeCode::kF32;
+  static constexpr DTypeCode kCompute = kQFp8 && kKvFp8       ? DTypeCode::kBF16
+                                        : kQFp8               ? kKvDtype
+                                        : kKvFp8              ? kQDtype
+                                        : kQDtype == kKvDtype ? kQDtype
+                                                              : DTypeCode::kF32;
   static constexpr bool kTensorCores = kCompute != DTypeCode::kF32;
   static constexpr i32 kComputeSize = kSizeOf<kCompute>;
   static constexpr i32 kKvSize = kSizeOf<kKvDtype>;
@@ -35,16 +34,17 @@ struct Config : KernelConfig {
   static constexpr i32 kColumnWarps = kTuneB == 0 ? 1 : kTuneB;
   static constexpr bool kRope = kRopeHalf || kRopeInterleaved;
   static constexpr bool kWiden = kKvDtype != kCompute;  // K and V are converted in shared memory
-  static constexpr TileShape kShape{kQTile,      kKvTile,    kStages,      kWarps,  kRowBlocks,
-                                    kColumnWarps, kHeadDimQk, kHeadDimVo,   kComputeSize,
-                                    kKvSize,     kWiden,     kRope,        kUser};
+  static constexpr TileShape kShape{kQTile,       kKvTile,    kStages,    kWarps,       kRowBlocks,
+                                    kColumnWarps, kHeadDimQk, kHeadDimVo, kComputeSize, kKvSize,
+                                    kWiden,       kRope,      kUser};
   static constexpr SharedLayout kShared = shared_layout(kShape);
 
   static constexpr i32 kThreads = kWarps * 32;
   static constexpr i32 kRowWarps = kShape.row_warps();
   static constexpr i32 kKeyWarps = kShape.key_warps();
   /// A tile is worked off in parts where the scores of all its keys would not fit the registers.
-  static constexpr i32 kParts = kRowBlocks > 1 && kHeadDimVo > 64 && kKvTile / kKeyWarps > 32 ? 2 : 1;
+  static constexpr i32 kParts =
+      kRowBlocks > 1 && kHeadDimVo > 64 && kKvTile / kKeyWarps > 32 ? 2 : 1;
   static constexpr i32 kWarpKeys = kKvTile / kKeyWarps / kParts;  // of a part
   static constexpr i32 kKeyTiles = kWarpKeys / 8;  // accumulator tiles of scores per row block
   static constexpr i32 kQkPadded = kShape.qk_padded();

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "cuda/kernels/device/ptx_sm80.h"
-#include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/mma/config.h"
+#include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/mma/work.h"
 
 namespace plait::device::mma {
@@ -19,8 +19,8 @@ struct OutputWriter {
 
   /// Factor and place of one output row.
   struct Row {
-    i64 offset;       // elements
-    float factor;     // sink
+    i64 offset;    // elements
+    float factor;  // sink
     i32 request, position, head;
   };
 
@@ -60,7 +60,8 @@ struct OutputWriter {
   __device__ __forceinline__ float finish(const Row& r, float x, i32 dim) const {
     if constexpr (C::kSink) x = __fmul_rn(x, r.factor);
     if constexpr (Hooks::kHasOutput) {
-      if (p.write_state == 0) x = Hooks::output(x, VectorSite{r.request, r.position, r.head, dim}, p);
+      if (p.write_state == 0)
+        x = Hooks::output(x, VectorSite{r.request, r.position, r.head, dim}, p);
     }
     return x;
   }
@@ -116,7 +117,8 @@ struct RowSink {
   bool poisoned;  // a bad page id: the rows become NaN
 
   __device__ __forceinline__ i64 state_row(i32 local) const {
-    return run.state_begin + static_cast<i64>(kv_head - run.head_begin) * run.num_fused_rows + local;
+    return run.state_begin + static_cast<i64>(kv_head - run.head_begin) * run.num_fused_rows +
+           local;
   }
 
   /// All rows, by the whole CTA. `lse` and `parts` lie in shared memory; an output is the sum of

@@ -1,7 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// The variant as this family calls it. A user variant's text is included before the entry source and
-// names itself and its parameters (cuda/variant_source.h):
+// The variant as this family calls it. A user variant's text is included before the entry source
+// and names itself and its parameters (cuda/variant_source.h):
 //   plait_user::Variant                     the hooks
 //   plait_user::Params, plait_user::load()  its parameters, read from AttentionParams
 #pragma once
@@ -35,16 +35,28 @@ struct HookSet {
   static constexpr bool kHasLogits = false;
   static constexpr bool kHasMask = false;
   static constexpr bool kHasOutput = false;
-  static __device__ __forceinline__ float query(float x, const VectorSite&, const AttentionParams&) { return x; }
-  static __device__ __forceinline__ float key(float x, const VectorSite&, const AttentionParams&) { return x; }
-  static __device__ __forceinline__ float logits(float s, const LogitSite<float>&, const AttentionParams&) {
+  static __device__ __forceinline__ float query(float x, const VectorSite&,
+                                                const AttentionParams&) {
+    return x;
+  }
+  static __device__ __forceinline__ float key(float x, const VectorSite&, const AttentionParams&) {
+    return x;
+  }
+  static __device__ __forceinline__ float logits(float s, const LogitSite<float>&,
+                                                 const AttentionParams&) {
     return s;
   }
-  static __device__ __forceinline__ bool visible(const LogitSite<float>&, const AttentionParams&) { return true; }
-  static __device__ __forceinline__ float weight(float s, const LogitSite<float>&, const AttentionParams& p) {
+  static __device__ __forceinline__ bool visible(const LogitSite<float>&, const AttentionParams&) {
+    return true;
+  }
+  static __device__ __forceinline__ float weight(float s, const LogitSite<float>&,
+                                                 const AttentionParams& p) {
     return fast_sigmoid(s + p.sigmoid_bias);
   }
-  static __device__ __forceinline__ float output(float x, const VectorSite&, const AttentionParams&) { return x; }
+  static __device__ __forceinline__ float output(float x, const VectorSite&,
+                                                 const AttentionParams&) {
+    return x;
+  }
 };
 
 #ifdef PLAIT_USER_VARIANT
@@ -58,22 +70,28 @@ struct HookSet<true> {
   static constexpr bool kHasLogits = V::kHasLogits;
   static constexpr bool kHasMask = V::kHasMask;
   static constexpr bool kHasOutput = V::kHasOutput;
-  static __device__ __forceinline__ float query(float x, const VectorSite& at, const AttentionParams& p) {
+  static __device__ __forceinline__ float query(float x, const VectorSite& at,
+                                                const AttentionParams& p) {
     return V::template query<float>(x, at, ::plait_user::load(p.variant_params));
   }
-  static __device__ __forceinline__ float key(float x, const VectorSite& at, const AttentionParams& p) {
+  static __device__ __forceinline__ float key(float x, const VectorSite& at,
+                                              const AttentionParams& p) {
     return V::template key<float>(x, at, ::plait_user::load(p.variant_params));
   }
-  static __device__ __forceinline__ float logits(float s, const LogitSite<float>& at, const AttentionParams& p) {
+  static __device__ __forceinline__ float logits(float s, const LogitSite<float>& at,
+                                                 const AttentionParams& p) {
     return V::template logits<float>(s, at, ::plait_user::load(p.variant_params));
   }
-  static __device__ __forceinline__ bool visible(const LogitSite<float>& at, const AttentionParams& p) {
+  static __device__ __forceinline__ bool visible(const LogitSite<float>& at,
+                                                 const AttentionParams& p) {
     return V::template visible<float>(at, ::plait_user::load(p.variant_params));
   }
-  static __device__ __forceinline__ float weight(float s, const LogitSite<float>& at, const AttentionParams& p) {
+  static __device__ __forceinline__ float weight(float s, const LogitSite<float>& at,
+                                                 const AttentionParams& p) {
     return V::template weight<float>(s, at, ::plait_user::load(p.variant_params));
   }
-  static __device__ __forceinline__ float output(float x, const VectorSite& at, const AttentionParams& p) {
+  static __device__ __forceinline__ float output(float x, const VectorSite& at,
+                                                 const AttentionParams& p) {
     return V::template output<float>(x, at, ::plait_user::load(p.variant_params));
   }
 };

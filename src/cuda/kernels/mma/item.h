@@ -60,8 +60,10 @@ class Item {
     constexpr i32 kVoPadded = C::kVoPadded * C::kComputeSize;
     clear_padding<kQk, kQkPadded, C::kShared.q_pitch>(shared_ + C::kShared.q, C::kQTile);
     for (i32 s = 0; s < (C::kWiden ? 1 : C::kStages); ++s) {
-      clear_padding<kQk, kQkPadded, C::kShared.k_pitch>(Transform::key_tile(shared_, s), C::kKvTile);
-      clear_padding<kVo, kVoPadded, C::kShared.v_pitch>(Transform::value_tile(shared_, s), C::kKvTile);
+      clear_padding<kQk, kQkPadded, C::kShared.k_pitch>(Transform::key_tile(shared_, s),
+                                                        C::kKvTile);
+      clear_padding<kVo, kVoPadded, C::kShared.v_pitch>(Transform::value_tile(shared_, s),
+                                                        C::kKvTile);
     }
   }
 
@@ -194,13 +196,14 @@ class Item {
                             Transform::key_tile(shared_, stage) + key * C::kShared.k_pitch, at);
       softmax_.step(scores_, outputs_, scale, positions + key, !full, p_, facts().kv_head, shared_,
                     at);
-      multiply_probabilities_values(outputs_, scores_,
-                                    Transform::value_tile(shared_, stage) + key * C::kShared.v_pitch,
-                                    shared_, at);
+      multiply_probabilities_values(
+          outputs_, scores_, Transform::value_tile(shared_, stage) + key * C::kShared.v_pitch,
+          shared_, at);
     }
   }
 
-  // ---- results -----------------------------------------------------------------------------------
+  // ---- results
+  // -----------------------------------------------------------------------------------
 
   static constexpr i32 kRows = C::kRowsPerThread;
 
@@ -230,17 +233,15 @@ class Item {
       const float total = row_sum(r);
       const bool empty = softmax_.maximum[r] == neg_inf();
       factor = empty ? 0.0F : __fmul_rn(v_scale, fast_reciprocal(total));
-      lse = empty ? neg_inf()
-                  : __fmul_rn(__fadd_rn(softmax_.maximum[r], fast_log2(total)), kLn2);
+      lse = empty ? neg_inf() : __fmul_rn(__fadd_rn(softmax_.maximum[r], fast_log2(total)), kLn2);
     }
     scale_row(r, factor);
     return lse;
   }
 
   /// The same where the row's keys are spread over key warps: parts that will add up.
-  __device__ __forceinline__ float normalise_across_warps(const WarpPlace& at, i32 r,
-                                                          float v_scale, const float* maxima,
-                                                          const float* sums) {
+  __device__ __forceinline__ float normalise_across_warps(const WarpPlace& at, i32 r, float v_scale,
+                                                          const float* maxima, const float* sums) {
     float factor = v_scale;
     float lse = 0.0F;
     if constexpr (!C::kSumReduction) {
@@ -253,7 +254,8 @@ class Item {
         float total = 0.0F;
 #pragma unroll
         for (i32 w = 0; w < C::kKeyWarps; ++w) {
-          total += sums[w * C::kQTile + row(at, r)] * fast_exp2(maxima[w * C::kQTile + row(at, r)] - top);
+          total += sums[w * C::kQTile + row(at, r)] *
+                   fast_exp2(maxima[w * C::kQTile + row(at, r)] - top);
         }
         factor = fast_exp2(softmax_.maximum[r] - top) * v_scale * fast_reciprocal(total);
         lse = (top + fast_log2(total)) * kLn2;
@@ -263,8 +265,8 @@ class Item {
     return lse;
   }
 
-  /// Rows leave through shared memory: there key warps, which hold states over different keys of the
-  /// same rows, merge, and from there whole rows are written.
+  /// Rows leave through shared memory: there key warps, which hold states over different keys of
+  /// the same rows, merge, and from there whole rows are written.
   __device__ __forceinline__ void finish() {
     __syncthreads();  // the tiles become scratch
     const WarpPlace at;
@@ -308,7 +310,8 @@ class Item {
     sink.write_rows(maxima, partial);
   }
 
-  // ---- canonical segments --------------------------------------------------------------------------
+  // ---- canonical segments
+  // --------------------------------------------------------------------------
 
   __device__ __forceinline__ i32 segment_tokens() const {
     return GroupView(p_).header->segment_tokens;
@@ -321,9 +324,8 @@ class Item {
   /// Closes a segment: its state is folded into the running one, which lies in the worker's part of
   /// the workspace, each thread its own elements.
   __device__ __forceinline__ void fold_segment(i32 t) {
-    const bool first =
-        facts().key_begin / segment_tokens() ==
-        (facts().key_begin + t * C::kKvTile) / segment_tokens();
+    const bool first = facts().key_begin / segment_tokens() ==
+                       (facts().key_begin + t * C::kKvTile) / segment_tokens();
     const bool last = t + 1 == facts().tiles.all;
     constexpr i64 kPerThread = kRows * C::kColumnTiles;
     auto* running = reinterpret_cast<float2*>(p_.fold_o) +

@@ -10,8 +10,8 @@
 
 namespace plait::device::mma {
 
-/// A key on its way: what memory was asked for but not looked at. The rest is computed again when it
-/// arrives; registers are scarcer than arithmetic.
+/// A key on its way: what memory was asked for but not looked at. The rest is computed again when
+/// it arrives; registers are scarcer than arithmetic.
 struct PendingKey {
   i32 unit = 0;           // page id, or token index for ragged
   i32 page_position = 0;  // logical position of the page's first token, where positions are listed
@@ -46,7 +46,8 @@ class KeyTable {
       // Listed positions would make this a load behind a load; it is waited for here, then.
       key.rope_position = position_of(key, at);
       if (params_.k_rope_positions != nullptr) {
-        key.rope_position = __ldg(params_.k_rope_positions + block.rope_k_begin + key.rope_position);
+        key.rope_position =
+            __ldg(params_.k_rope_positions + block.rope_k_begin + key.rope_position);
       }
     }
     return key;
@@ -66,9 +67,11 @@ class KeyTable {
       const i64 slot = C::kPaged ? at.slot % C::kPage : 0;
       const i64 head = facts().kv_head;
       const i64 k = (C::kPaged ? unit * params_.k_stride_page + slot * params_.k_stride_slot
-                               : unit * params_.k_stride_slot) + head * params_.k_stride_head;
+                               : unit * params_.k_stride_slot) +
+                    head * params_.k_stride_head;
       const i64 v = (C::kPaged ? unit * params_.v_stride_page + slot * params_.v_stride_slot
-                               : unit * params_.v_stride_slot) + head * params_.v_stride_head;
+                               : unit * params_.v_stride_slot) +
+                    head * params_.v_stride_head;
       entry.k = reinterpret_cast<u64>(params_.k) + static_cast<u64>(k * C::kKvSize);
       entry.v = reinterpret_cast<u64>(params_.v) + static_cast<u64>(v * C::kKvSize);
       position = position_of(key, at);

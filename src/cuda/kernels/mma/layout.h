@@ -1,8 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Where everything lies in a CTA's dynamic shared memory, as a function of the tile shape: the kernel
-// carves by it, and the host chooses tiles that fit by the same arithmetic. Offsets and pitches are
-// bytes; offsets are multiples of 16.
+// Where everything lies in a CTA's dynamic shared memory, as a function of the tile shape: the
+// kernel carves by it, and the host chooses tiles that fit by the same arithmetic. Offsets and
+// pitches are bytes; offsets are multiples of 16.
 #pragma once
 
 #include "core/device/plan_layout.h"
@@ -11,8 +11,8 @@ namespace plait::device::mma {
 
 PLAIT_HD constexpr i32 round_up(i32 a, i32 b) { return ceil_div(a, b) * b; }
 
-/// Row pitch: an odd number of 16-byte words, so that eight rows at one column lie in different banks
-/// (ldmatrix) without a swizzle, for every head dim.
+/// Row pitch: an odd number of 16-byte words, so that eight rows at one column lie in different
+/// banks (ldmatrix) without a swizzle, for every head dim.
 PLAIT_HD constexpr i32 row_pitch(i32 elements, i32 element_size) {
   return (ceil_div(elements * element_size, 16) | 1) * 16;
 }
@@ -59,34 +59,34 @@ struct alignas(16) TileCounts {
   i32 full_begin, full_end;  // of these every row sees every key (canonical kernels: not used)
 };
 
-/// The plan's words about the item at hand. They live in shared memory: registers are what limits the
-/// tile sizes.
+/// The plan's words about the item at hand. They live in shared memory: registers are what limits
+/// the tile sizes.
 struct ItemFacts {
   TileCounts tiles;
   Run run;
-  Piece piece;          // the only one, or under canonical segments the first
-  RowBlock block;       // of that piece
+  Piece piece;            // the only one, or under canonical segments the first
+  RowBlock block;         // of that piece
   i32 slice, last_slice;  // the worker's cursor: slice, and item within it
   i32 item;               // -1: no item is left
   i32 kv_head;
-  i32 key_begin;             // see KeyRange
-  float base2, natural;      // see ScoreScale
-  i32 q_aligned;             // rows may be moved with copies of copy_bytes
-  i32 serial;           // of the item, from 1
-  i32 poisoned_serial;  // the last item that met a bad page id, see Item
-  i32 last_arrivals;    // merges that this item completed, see Arrivals
+  i32 key_begin;         // see KeyRange
+  float base2, natural;  // see ScoreScale
+  i32 q_aligned;         // rows may be moved with copies of copy_bytes
+  i32 serial;            // of the item, from 1
+  i32 poisoned_serial;   // the last item that met a bad page id, see Item
+  i32 last_arrivals;     // merges that this item completed, see Arrivals
 };
 
 struct SharedLayout {
   i32 q_pitch, raw_k_pitch, raw_v_pitch, k_pitch, v_pitch;
-  i32 q;                        // query rows
-  i32 raw;                      // per stage: rows of K, then of V, as in the cache
+  i32 q;    // query rows
+  i32 raw;  // per stage: rows of K, then of V, as in the cache
   i32 raw_k_bytes, stage_bytes;
-  i32 wide_k, wide_v;           // the same tile in the type of the products, if that differs
+  i32 wide_k, wide_v;  // the same tile in the type of the products, if that differs
   // Finished rows leave through the space of the tiles: per key warp the maximum and sum of every
   // row, then outputs of `result_pitch` floats.
   i32 row_states, results, result_pitch;
-  i32 probabilities, probability_pitch;  // f32 path: per warp [16][pitch floats]
+  i32 probabilities, probability_pitch;     // f32 path: per warp [16][pitch floats]
   i32 key_rows, positions, rope_positions;  // a ring of kKeyBlocks blocks, a key per thread each
   i32 query_positions, query_rows;
   i32 arrivals;  // indices of completed merges

@@ -5,8 +5,8 @@
 
 #include "cuda/kernels/device/ptx_sm80.h"
 #include "cuda/kernels/device/rope_angle.h"
-#include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/mma/config.h"
+#include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/mma/work.h"
 
 namespace plait::device::mma {
@@ -22,7 +22,8 @@ struct RowCopy {
       (kSide == Side::kKeys ? C::kHeadDimQk : C::kHeadDimVo) * C::kKvSize;
   static constexpr i32 kBytes = copy_bytes(kRowBytes);
   static constexpr i32 kPerRow = kRowBytes / kBytes;
-  static constexpr i32 kPitch = kSide == Side::kKeys ? C::kShared.raw_k_pitch : C::kShared.raw_v_pitch;
+  static constexpr i32 kPitch =
+      kSide == Side::kKeys ? C::kShared.raw_k_pitch : C::kShared.raw_v_pitch;
   static constexpr i32 kTileOffset = kSide == Side::kKeys ? 0 : C::kShared.raw_k_bytes;
 
   static __device__ __forceinline__ void copy(char* stage, const KeyRow& key, u32 row, u32 column) {
@@ -111,8 +112,8 @@ __device__ __forceinline__ bool keys_are_aligned(const AttentionParams& p) {
          v % RowCopy<Side::kValues, true>::kBytes == 0;
 }
 
-/// Tiles with absent keys, and rows that copies cannot move. A call, so that its registers and code are
-/// not the main loop's.
+/// Tiles with absent keys, and rows that copies cannot move. A call, so that its registers and code
+/// are not the main loop's.
 static __device__ __noinline__ void load_unusual_tile(const AttentionParams& p, char* stage,
                                                       const KeyRow* keys) {
   if (keys_are_aligned(p)) {
@@ -139,13 +140,12 @@ __device__ __forceinline__ void clear_padding(char* tile, i32 rows) {
 struct QueryLoader {
   using C = Config;
   static constexpr i32 kQSize = kSizeOf<C::kQDtype>;
-  static constexpr bool kPlainCopy =
-      C::kQDtype == C::kCompute && !C::kRope && !Hooks::kHasQuery &&
-      copy_bytes(C::kHeadDimQk * kQSize) >= 4;
+  static constexpr bool kPlainCopy = C::kQDtype == C::kCompute && !C::kRope && !Hooks::kHasQuery &&
+                                     copy_bytes(C::kHeadDimQk * kQSize) >= 4;
 
   static __device__ __forceinline__ bool is_aligned(const AttentionParams& p) {
-    const i64 bits = (p.q_stride_row | p.q_stride_head) * kQSize |
-                     static_cast<i64>(reinterpret_cast<u64>(p.q));
+    const i64 bits =
+        (p.q_stride_row | p.q_stride_head) * kQSize | static_cast<i64>(reinterpret_cast<u64>(p.q));
     return bits % copy_bytes(C::kHeadDimQk * kQSize) == 0;
   }
 
@@ -199,7 +199,8 @@ struct QueryLoader {
       if (local < run.num_fused_rows) {
         const i32 fused = run.fused_row_begin + local;
         const i32 row = fused / C::kGroupSize;
-        const auto* source = reinterpret_cast<const typename In::Word*>(row_address(p, fused, kv_head));
+        const auto* source =
+            reinterpret_cast<const typename In::Word*>(row_address(p, fused, kv_head));
         x = In::widen(source[dim]);
         const i32 position = query_position(group, block, row);
         if constexpr (C::kRope) {

@@ -48,8 +48,10 @@ struct RowMerger {
       for (i32 b = 0; b < kBatch; ++b) {
         if (first + b >= merge.num_refs) continue;
         // The first state is taken as it is: folding into the empty state changes no bit.
-        if (first + b == 0) total = batch[0];
-        else fold(&total, batch[b]);
+        if (first + b == 0)
+          total = batch[0];
+        else
+          fold(&total, batch[b]);
       }
     }
     const i32 fused = merge.fused_row_begin + local;
@@ -61,8 +63,8 @@ struct RowMerger {
   __device__ __forceinline__ void load(const Merge& merge, i32 index, i32 head, i32 local, i32 dim,
                                        State* state) const {
     const StateRef ref = group.ref(merge.ref_begin + index);
-    const i64 row = static_cast<i64>(ref.state_row) + static_cast<i64>(head) * ref.head_stride +
-                    local;
+    const i64 row =
+        static_cast<i64>(ref.state_row) + static_cast<i64>(head) * ref.head_stride + local;
     // Past L1: another multiprocessor wrote them, perhaps during this launch.
     state->lse = __ldcg(writer.p.state_lse + row);
     const float* o = writer.p.state_o + row * C::kHeadDimVo + dim;
@@ -96,8 +98,8 @@ struct Arrivals {
     i32 merge, head;
   };
 
-  /// Merges that are complete, their chunks spread over the warps. A call, so that its registers are
-  /// not the main loop's.
+  /// Merges that are complete, their chunks spread over the warps. A call, so that its registers
+  /// are not the main loop's.
   static __device__ __noinline__ void merge_all(const AttentionParams& p,
                                                 const Completed* completed, i32 count) {
     const GroupView group(p);

@@ -20,9 +20,8 @@ class MmaFamily final : public FamilyHooks {
 
   std::string decline_device(const DeviceFacts& facts) const override {
     if (facts.compute_capability >= 80) return {};
-    return facts.name + " has compute capability " +
-           std::to_string(facts.compute_capability / 10) + "." +
-           std::to_string(facts.compute_capability % 10) +
+    return facts.name + " has compute capability " + std::to_string(facts.compute_capability / 10) +
+           "." + std::to_string(facts.compute_capability % 10) +
            "; this family needs 8.0 (cp.async, bf16 products)";
   }
 
@@ -58,9 +57,10 @@ class MmaFamily final : public FamilyHooks {
     const int blocks = mma::common_blocks(spec, request.canonical, *request.facts);
     const auto shape = mma::choose_shape(spec, request.tile.q_tile, *request.facts, blocks);
     if (!shape || shape->kv_tile != request.tile.kv_tile) {
-      throw Error(ErrorCode::kInternal, "tile class",
-                  std::to_string(request.tile.q_tile) + " x " + std::to_string(request.tile.kv_tile),
-                  "one that target() offered");
+      throw Error(
+          ErrorCode::kInternal, "tile class",
+          std::to_string(request.tile.q_tile) + " x " + std::to_string(request.tile.kv_tile),
+          "one that target() offered");
     }
     return key_of(spec, *shape, request);
   }
@@ -86,10 +86,11 @@ class MmaFamily final : public FamilyHooks {
     key.kv_tile = narrow(shape.kv_tile);
     key.page_size = narrow(spec.kv_kind == KvKind::kRagged ? 1 : spec.page_size);
     key.group_size = narrow(spec.group_size());
-    key.variant = narrow(mask_if(spec.logits_soft_cap > 0.0, kVariantSoftCap) |
-                         mask_if(spec.alibi, kVariantAlibi) | mask_if(spec.sink, kVariantSink) |
-                         mask_if(spec.rope.kind == RopeKind::kHalf, kVariantRopeHalf) |
-                         mask_if(spec.rope.kind == RopeKind::kInterleaved, kVariantRopeInterleaved));
+    key.variant =
+        narrow(mask_if(spec.logits_soft_cap > 0.0, kVariantSoftCap) |
+               mask_if(spec.alibi, kVariantAlibi) | mask_if(spec.sink, kVariantSink) |
+               mask_if(spec.rope.kind == RopeKind::kHalf, kVariantRopeHalf) |
+               mask_if(spec.rope.kind == RopeKind::kInterleaved, kVariantRopeInterleaved));
     key.mode = narrow(mask_if(request.measured, kModeMeasured) |
                       mask_if(request.canonical, kModeCanonical));
     key.stages = narrow(shape.stages);

@@ -97,10 +97,14 @@ __device__ __forceinline__ void multiply_queries_keys(Scores& scores, const char
       for (i32 n = 0; n < C::kKeyTiles; ++n) {
 #pragma unroll
         for (i32 e = 0; e < 2; ++e) {
-          const float4 x = *reinterpret_cast<const float4*>(k + (n * 8 + e) * C::kShared.k_pitch + d * 4);
+          const float4 x =
+              *reinterpret_cast<const float4*>(k + (n * 8 + e) * C::kShared.k_pitch + d * 4);
           float* s = scores[0][n].x;
-          s[e] = __fmaf_rn(q0.w, x.w, __fmaf_rn(q0.z, x.z, __fmaf_rn(q0.y, x.y, __fmaf_rn(q0.x, x.x, s[e]))));
-          s[2 + e] = __fmaf_rn(q1.w, x.w, __fmaf_rn(q1.z, x.z, __fmaf_rn(q1.y, x.y, __fmaf_rn(q1.x, x.x, s[2 + e]))));
+          s[e] = __fmaf_rn(q0.w, x.w,
+                           __fmaf_rn(q0.z, x.z, __fmaf_rn(q0.y, x.y, __fmaf_rn(q0.x, x.x, s[e]))));
+          s[2 + e] =
+              __fmaf_rn(q1.w, x.w,
+                        __fmaf_rn(q1.z, x.z, __fmaf_rn(q1.y, x.y, __fmaf_rn(q1.x, x.x, s[2 + e]))));
         }
       }
     }

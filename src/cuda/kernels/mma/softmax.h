@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// From raw products to probabilities: soft cap, hooks, bias, mask, and the online softmax in base 2.
+// From raw products to probabilities: soft cap, hooks, bias, mask, and the online softmax in
+// base 2.
 #pragma once
 
 #include "cuda/kernels/mma/hooks.h"
@@ -187,13 +188,14 @@ struct Softmax {
     }
     const auto facts = [&](i32 local) { return RowFacts(p, shared, local); };
     for_each<true>(
-        scores, positions, at, facts, [&](float& x, const RowFacts& row, i32 local, i32 kv_position) {
+        scores, positions, at, facts,
+        [&](float& x, const RowFacts& row, i32 local, i32 kv_position) {
           bool visible = kv_position >= row.low && kv_position <= row.high;
           if constexpr (C::kCustomMask) {
             if (visible && (mask->flags & kBlockCustomMask) != 0 &&
                 kv_position >= mask->mask_pos_base) {
-              visible = mask_bit(p, *mask,
-                                 (item.run.fused_row_begin + local) / C::kGroupSize, kv_position);
+              visible = mask_bit(p, *mask, (item.run.fused_row_begin + local) / C::kGroupSize,
+                                 kv_position);
             }
           }
           if constexpr (Hooks::kHasMask) {
@@ -207,15 +209,17 @@ struct Softmax {
 
   static __device__ __forceinline__ bool mask_bit(const AttentionParams& p, const RowBlock& block,
                                                   i32 row, i32 kv_position) {
-    const i64 first = static_cast<i64>(static_cast<u64>(block.mask_bit0_hi) << 32 | block.mask_bit0_lo);
+    const i64 first =
+        static_cast<i64>(static_cast<u64>(block.mask_bit0_hi) << 32 | block.mask_bit0_lo);
     const i64 bit = first + static_cast<i64>(row - block.row_begin) * block.mask_row_bits +
                     (kv_position - block.mask_pos_base);
     return (__ldg(p.custom_mask + bit / 8) >> (bit % 8) & 1) != 0;
   }
 
-  /// The reference of a row follows its maximum only when that has risen by more than this (base 2):
-  /// probabilities stay below 2^8, which every type holds as well as values below 1, and outputs are
-  /// hardly ever rescaled. The decision is a row's own, so its bits depend on no other row.
+  /// The reference of a row follows its maximum only when that has risen by more than this (base
+  /// 2): probabilities stay below 2^8, which every type holds as well as values below 1, and
+  /// outputs are hardly ever rescaled. The decision is a row's own, so its bits depend on no other
+  /// row.
   static constexpr float kSlack = 8.0F;
 
   __device__ __forceinline__ void exponentiate(Scores& scores, Outputs& outputs,
@@ -228,7 +232,8 @@ struct Softmax {
       top[r] = fmaxf(scores[r / 2][0].x[r % 2 * 2], scores[r / 2][0].x[r % 2 * 2 + 1]);
 #pragma unroll
       for (i32 n = 1; n < C::kKeyTiles; ++n) {
-        top[r] = fmaxf(top[r], fmaxf(scores[r / 2][n].x[r % 2 * 2], scores[r / 2][n].x[r % 2 * 2 + 1]));
+        top[r] =
+            fmaxf(top[r], fmaxf(scores[r / 2][n].x[r % 2 * 2], scores[r / 2][n].x[r % 2 * 2 + 1]));
       }
       if constexpr (!kGeneral) top[r] = __fmul_rn(top[r], factor);
       risen = risen || top[r] > maximum[r] + kSlack;
@@ -240,7 +245,8 @@ struct Softmax {
         row_top = fmaxf(row_top, __shfl_xor_sync(0xFFFFFFFFU, row_top, 2));
         if (!(row_top > maximum[r] + kSlack)) row_top = maximum[r];
         // From -inf on, any finite reference shrinks nothing but zeros.
-        const float shrink = row_top == maximum[r] ? 1.0F : fast_exp2(__fsub_rn(maximum[r], row_top));
+        const float shrink =
+            row_top == maximum[r] ? 1.0F : fast_exp2(__fsub_rn(maximum[r], row_top));
         maximum[r] = row_top;
         sum[r] = __fmul_rn(sum[r], shrink);
 #pragma unroll

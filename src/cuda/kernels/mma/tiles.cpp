@@ -49,7 +49,8 @@ constexpr std::array<int, 3> kCandidateQTiles{16, 64, 128};
 CostModel cost_of(const AttentionSpec& spec, const TileShape& shape, int workers,
                   const DeviceFacts& facts) {
   // Memory: two transfers a clock. Products: what mma.sync reaches, half of the dense bf16 rate.
-  const double bytes_per_ns = 0.9 * 2.0 * facts.memory_clock_khz * 1e-6 * facts.memory_bus_bits / 8.0;
+  const double bytes_per_ns =
+      0.9 * 2.0 * facts.memory_clock_khz * 1e-6 * facts.memory_bus_bits / 8.0;
   const double flops_per_ns =
       (shape.compute_size == 2 ? 2600.0 : 120.0) * facts.sm_count * facts.clock_khz * 1e-6;
   const double row_bytes = static_cast<double>(spec.head_dim_qk + spec.head_dim_vo) * shape.kv_size;
@@ -58,8 +59,7 @@ CostModel cost_of(const AttentionSpec& spec, const TileShape& shape, int workers
   const double reuse = shape.q_tile > 16 ? 3.0 : 1.0;
   const double memory_ns = workers * row_bytes / (std::max(bytes_per_ns, 1.0) * reuse);
   const double product_ns = workers * token_flops / std::max(flops_per_ns, 1.0);
-  const double state_ns =
-      workers * 8.0 * spec.head_dim_vo / std::max(bytes_per_ns, 1.0);
+  const double state_ns = workers * 8.0 * spec.head_dim_vo / std::max(bytes_per_ns, 1.0);
   const auto units = [](double ns) {
     return static_cast<std::int32_t>(std::clamp(ns * 16.0, 1.0, 1e6));
   };
@@ -101,10 +101,13 @@ std::optional<TileShape> choose_shape(const AttentionSpec& spec, int q_tile,
   const int widest = narrow ? 32 : 64;
   for (const int kv_tile : {64, 32, 16}) {
     if (kv_tile > widest) continue;
+    // Four warps on 16 rows divide the keys of a tile as far as there are 16 for each, and the
+    // columns beyond that.
+    if (q_tile == 16 && spec.head_dim_vo <= 256) shape.column_warps = 64 / kv_tile;
     if (kv_tile < 16 * shape.key_warps()) continue;
     for (int stages = deepest; stages >= 1; --stages) {
       // One stage with wide tiles hides less than two with narrow ones.
-      if (stages == 1 && kv_tile > 32 && 32 >= 16 * shape.key_warps()) continue;
+      if (stages == 1 && kv_tile > 32 && q_tile > 16) continue;
       shape.kv_tile = kv_tile;
       shape.stages = stages;
       if (stages * kv_tile > 64 * shape.warps) continue;  // what the key table holds
@@ -133,8 +136,7 @@ PlanTarget choose_target(const AttentionSpec& spec, bool canonical, const Device
   target.num_classes = 0;
   target.segment_tokens = kSegmentTokens;
   const auto tile_class = [&](const TileShape& shape) {
-    return TileClass{shape.q_tile, shape.kv_tile,
-                     cost_of(spec, shape, target.num_workers, facts)};
+    return TileClass{shape.q_tile, shape.kv_tile, cost_of(spec, shape, target.num_workers, facts)};
   };
   for (const int q_tile : kCandidateQTiles) {
     if (const auto shape = choose_shape(spec, q_tile, facts, blocks)) {
@@ -144,7 +146,8 @@ PlanTarget choose_target(const AttentionSpec& spec, bool canonical, const Device
   if (const auto shape = choose_shape(spec, kCanonicalQTile, facts, blocks)) {
     target.canonical = tile_class(*shape);
   }
-  if (target.num_classes == 0 || (canonical && target.canonical.q_tile == 0)) target.num_workers = 0;
+  if (target.num_classes == 0 || (canonical && target.canonical.q_tile == 0))
+    target.num_workers = 0;
   return target;
 }
 

@@ -15,8 +15,9 @@ namespace plait::cuda::mma {
 /// The products' type: see Config::kCompute, which this mirrors and a test compares.
 DType compute_dtype(const AttentionSpec& spec) noexcept;
 
-/// The shape for query tiles of `q_tile` fused rows: the deepest pipeline and widest KV tile that let
-/// `blocks` CTAs live on a multiprocessor. Nothing if registers or shared memory do not allow it.
+/// The shape for query tiles of `q_tile` fused rows: the deepest pipeline and widest KV tile that
+/// let `blocks` CTAs live on a multiprocessor. Nothing if registers or shared memory do not allow
+/// it.
 std::optional<device::mma::TileShape> choose_shape(const AttentionSpec& spec, int q_tile,
                                                    const DeviceFacts& facts, int blocks);
 

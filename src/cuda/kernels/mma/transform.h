@@ -1,12 +1,12 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Between arrival and use: keys and values are widened to the type of the products, keys rotated and
-// passed to the key hook. Kernels that need none of this have no such pass.
+// Between arrival and use: keys and values are widened to the type of the products, keys rotated
+// and passed to the key hook. Kernels that need none of this have no such pass.
 #pragma once
 
-#include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/device/rope_angle.h"
 #include "cuda/kernels/mma/config.h"
+#include "cuda/kernels/mma/hooks.h"
 
 namespace plait::device::mma {
 
@@ -19,26 +19,26 @@ struct Transform {
 
   /// K and V rows of a stage; in place unless widening.
   static __device__ __forceinline__ char* key_tile(char* shared, i32 stage) {
-    return shared + (C::kWiden ? C::kShared.wide_k
-                               : C::kShared.raw + stage * C::kShared.stage_bytes);
+    return shared +
+           (C::kWiden ? C::kShared.wide_k : C::kShared.raw + stage * C::kShared.stage_bytes);
   }
   static __device__ __forceinline__ char* value_tile(char* shared, i32 stage) {
-    return shared + (C::kWiden ? C::kShared.wide_v
-                               : C::kShared.raw + stage * C::kShared.stage_bytes +
-                                     C::kShared.raw_k_bytes);
+    return shared +
+           (C::kWiden ? C::kShared.wide_v
+                      : C::kShared.raw + stage * C::kShared.stage_bytes + C::kShared.raw_k_bytes);
   }
 
-  /// Needs a barrier before and after. `scale`: the head's k_scale, applied here only if the variant
-  /// has a key hook, which must see the scaled key.
+  /// Needs a barrier before and after. `scale`: the head's k_scale, applied here only if the
+  /// variant has a key hook, which must see the scaled key.
   static __device__ __forceinline__ void run(const AttentionParams& p, char* shared, i32 stage,
-                                             i32 first_key, i32 kv_head, i32 request,
-                                             float scale) {
+                                             i32 first_key, i32 kv_head, i32 request, float scale) {
     char* raw = shared + C::kShared.raw + stage * C::kShared.stage_bytes;
     if constexpr (C::kWiden) {
       widen<C::kHeadDimVo, C::kShared.raw_v_pitch, C::kShared.v_pitch>(raw + C::kShared.raw_k_bytes,
-                                                      shared + C::kShared.wide_v);
+                                                                       shared + C::kShared.wide_v);
       if constexpr (!kKeysChange) {
-        widen<C::kHeadDimQk, C::kShared.raw_k_pitch, C::kShared.k_pitch>(raw, shared + C::kShared.wide_k);
+        widen<C::kHeadDimQk, C::kShared.raw_k_pitch, C::kShared.k_pitch>(
+            raw, shared + C::kShared.wide_k);
       }
     }
     if constexpr (kKeysChange) {
@@ -85,10 +85,9 @@ struct Transform {
                                      float scale) {
     const i32 pairs = C::kRope ? p.rotary_dim / 2 : 0;
     const i32 units = C::kHeadDimQk - pairs;
-    const auto* positions =
-        reinterpret_cast<const i32*>(shared + C::kShared.positions) + first_key;
-    const auto* rope_positions = reinterpret_cast<const i32*>(shared + C::kShared.rope_positions) +
-                                 first_key;
+    const auto* positions = reinterpret_cast<const i32*>(shared + C::kShared.positions) + first_key;
+    const auto* rope_positions =
+        reinterpret_cast<const i32*>(shared + C::kShared.rope_positions) + first_key;
     for (i32 i = static_cast<i32>(threadIdx.x); i < C::kKvTile * units; i += C::kThreads) {
       const i32 row = i / units;
       const i32 unit = i - row * units;
@@ -100,14 +99,13 @@ struct Transform {
         const Rotation r = rotation_at(p.rope_turns, unit, C::kRope ? rope_positions[row] : 0);
         const float a = get(source, first);
         const float b = get(source, second);
-        put(target, first, hooked(p, a * r.cosine - b * r.sine, positions[row], kv_head, request,
-                                  first, scale));
-        put(target, second, hooked(p, b * r.cosine + a * r.sine, positions[row], kv_head, request,
-                                   second, scale));
+        put(target, first,
+            hooked(p, a * r.cosine - b * r.sine, positions[row], kv_head, request, first, scale));
+        put(target, second,
+            hooked(p, b * r.cosine + a * r.sine, positions[row], kv_head, request, second, scale));
       } else {
         const i32 dim = unit + pairs;
-        put(target, dim,
-            hooked(p, get(source, dim), positions[row], kv_head, request, dim, scale));
+        put(target, dim, hooked(p, get(source, dim), positions[row], kv_head, request, dim, scale));
       }
     }
   }

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// The plan as a worker reads it: slices -> runs -> items, and an item's keys as a sequence of tiles.
+// The plan as a worker reads it: slices -> runs -> items, and an item's keys as a sequence of
+// tiles.
 #pragma once
 
 #include "core/device/plan_layout.h"
@@ -29,7 +30,9 @@ struct GroupView {
   __device__ __forceinline__ const Piece& piece(i32 i) const {
     return plan_array<Piece>(plan, header->piece_offset)[i];
   }
-  __device__ __forceinline__ const Run& run(i32 i) const { return plan_array<Run>(plan, header->run_offset)[i]; }
+  __device__ __forceinline__ const Run& run(i32 i) const {
+    return plan_array<Run>(plan, header->run_offset)[i];
+  }
   __device__ __forceinline__ const Merge& merge(i32 i) const {
     return plan_array<Merge>(plan, header->merge_offset)[i];
   }
@@ -175,8 +178,10 @@ __device__ __forceinline__ i32 request_of_row(const GroupView& group, i32 first,
   i32 high = group.header->num_requests - 1;
   while (low < high) {
     const i32 middle = (low + high) / 2;
-    if (indptr[middle + 1] > row) high = middle;
-    else low = middle + 1;
+    if (indptr[middle + 1] > row)
+      high = middle;
+    else
+      low = middle + 1;
   }
   return low;
 }

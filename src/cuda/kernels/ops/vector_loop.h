@@ -26,7 +26,8 @@ __device__ __forceinline__ void for_each_vector(i64 outer_extent, i32 heads, Bod
 }
 
 template <DTypeCode kCode>
-__device__ __forceinline__ const typename Element<kCode>::Word* words(const void* base, i64 offset) {
+__device__ __forceinline__ const typename Element<kCode>::Word* words(const void* base,
+                                                                      i64 offset) {
   return static_cast<const typename Element<kCode>::Word*>(base) + offset;
 }
 template <DTypeCode kCode>
