@@ -38,6 +38,13 @@ std::uint32_t defined_bits(std::span<const Tensor> tensors) {
   return bits;
 }
 
+/// An operand that a current plan does not read may be without memory, but not in a graph.
+void refuse_missing_operand(const char* field, const Tensor& tensor) {
+  if (tensor.data != nullptr) return;
+  throw Error(ErrorCode::kInvalidArgument, field, "no address in a captured run",
+              "the memory that replays after later plans shall use");
+}
+
 int largest_class_count(std::span<const PlanTarget> targets) {
   int count = 1;
   for (const PlanTarget& target : targets) count = std::max(count, target.num_classes);
@@ -97,6 +104,7 @@ void CudaExecutor::load_kernels(const ExecutorRequest& request, KernelCache& ker
     Group group;
     group.spec = request.groups[index];
     group.num_workers = target.num_workers;
+    widest_grid_ = std::max(widest_grid_, target.num_workers);
     fill_spec(group.spec, &group.params);
     group.params.group = static_cast<device::i32>(index);
     const int num_classes = canonical_ ? 1 : target.num_classes;
@@ -244,6 +252,10 @@ bool CudaExecutor::note_capture(const RunArgs& args, CuStream stream) {
     captures_.push_back(capture);
   }
   const auto group = static_cast<std::size_t>(args.group);
+  refuse_missing_operand("q", args.q);
+  refuse_missing_operand("k", args.k);
+  refuse_missing_operand("v", args.v);
+  refuse_missing_operand("o", args.o);
   capture->page_ids[group] &= defined_bits(args.page_ids);
   capture->positions[group] &= defined_bits(args.positions);
   return true;
@@ -302,6 +314,14 @@ void CudaExecutor::run(const RunArgs& args) {
       classes[static_cast<std::size_t>(count++)] = index;
     }
   }
+  if (measured_) {
+    // What this run does not launch must not show the times of an earlier one.
+    const Driver& driver = state_->context->driver();
+    const CuDevicePtr times =
+        state_->workspace->address() + static_cast<CuDevicePtr>(layout_.worker_times);
+    driver.check(driver.memset_d8(times, 0, worker_time_count() * sizeof(std::uint64_t), stream),
+                 "cuMemsetD8Async");
+  }
   if (count == 0) return;
   if (count > 1) branches_.fork(stream, count - 1);
   for (int index = 0; index < count; ++index) {
@@ -319,7 +339,7 @@ void CudaExecutor::launch_class(const Group& group, int class_index, const RunAr
   device::AttentionParams params = common;
   params.class_index = class_index;
   if (params.worker_times != nullptr) {
-    params.worker_times += static_cast<std::ptrdiff_t>(2) * class_index * group.num_workers;
+    params.worker_times += static_cast<std::ptrdiff_t>(2) * class_index * widest_grid_;
   }
   const KernelRequest kernel{
       &group.spec, &state_->context->facts(), kernels.tile, canonical_, args.state, measured_};
@@ -347,12 +367,14 @@ void CudaExecutor::status(Stream stream) {
               "page ids inside the pool; the outputs of such requests are NaN");
 }
 
+std::size_t CudaExecutor::worker_time_count() const noexcept {
+  return static_cast<std::size_t>(device::kMaxClasses) * static_cast<std::size_t>(widest_grid_) * 2;
+}
+
 std::vector<WorkerTime> CudaExecutor::worker_times() const {
   std::vector<WorkerTime> times;
   if (!measured_) return times;
-  int workers = 0;
-  for (const Group& group : state_->groups) workers = std::max(workers, group.num_workers);
-  std::vector<std::uint64_t> raw(static_cast<std::size_t>(device::kMaxClasses * workers * 2));
+  std::vector<std::uint64_t> raw(worker_time_count());
   const ContextScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
   driver.check(driver.context_synchronize(), "cuCtxSynchronize");
@@ -369,7 +391,8 @@ std::vector<WorkerTime> CudaExecutor::worker_times() const {
   for (std::size_t at = 0; at < raw.size(); at += 2) {
     if (raw[at + 1] == 0) continue;
     const auto index = static_cast<std::int32_t>(at / 2);
-    times.push_back({index / workers, index % workers, static_cast<std::int64_t>(raw[at] - origin),
+    times.push_back({index / widest_grid_, index % widest_grid_,
+                     static_cast<std::int64_t>(raw[at] - origin),
                      static_cast<std::int64_t>(raw[at + 1] - origin)});
   }
   return times;

@@ -63,6 +63,8 @@ class CudaExecutor final : public Executor {
     std::vector<std::uint32_t> positions;
   };
 
+  /// Words in the table of worker times.
+  std::size_t worker_time_count() const noexcept;
   void load_kernels(const ExecutorRequest& request, KernelCache& kernels);
   void upload_constants();
   /// Whether `args` is being captured; if so, ties what the launch uses to the graph.
@@ -78,6 +80,7 @@ class CudaExecutor final : public Executor {
   WorkspaceLayout layout_;
   bool canonical_ = false;
   bool measured_ = false;
+  int widest_grid_ = 1;  // workers per tile class in the table of times
   KnownAddresses known_addresses_;
   StagingRing ring_;
   Branches branches_;

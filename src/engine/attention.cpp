@@ -133,7 +133,9 @@ void AttentionImpl::run(const RunArgs& args) {
                      args.k.shape[0]);
     }
   }
-  if (facts_[g].total_q > 0) executor_->run(args);
+  // A GPU's run may be captured, and must then launch whatever the current plan holds.
+  const bool capturable = engine_->options().device.kind == DeviceKind::kCuda;
+  if (facts_[g].total_q > 0 || capturable) executor_->run(args);
 }
 
 }  // namespace detail

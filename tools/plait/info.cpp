@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/kernel_table.h"
 #include "plait/error.h"
 #include "plait/options.h"
 #include "plait/verb.h"
@@ -96,7 +97,9 @@ int run(const std::vector<std::string>& args) {
                "plait info");
   if (const auto code = parse_options(app, args)) return *code;
   print_line("plait", PLAIT_VERSION);
-  print_line("cpu", std::to_string(std::thread::hardware_concurrency()) + " threads");
+  const cpu::KernelTable& simd = cpu::kernels();
+  print_line("cpu", std::to_string(std::thread::hardware_concurrency()) + " threads, " + simd.name +
+                        ", " + std::to_string(simd.lanes) + " floats per vector");
 #if PLAIT_WITH_CUDA
   print_cuda();
 #else

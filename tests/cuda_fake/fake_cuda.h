@@ -1,0 +1,53 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// A libcuda without a GPU, for tests of the runtime: memory is host memory, copies happen at once,
+// launches are recorded, any call can be told to fail, and everything that was made and not
+// destroyed is counted.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace plait::cuda::fake {
+
+struct Launch {
+  std::string symbol;
+  unsigned grid = 0;
+  unsigned threads = 0;
+  void* stream = nullptr;
+  bool captured = false;
+  std::vector<unsigned char> parameters;  // the first bytes of the kernel's parameter
+};
+
+struct State {
+  // Failure injection: the call with this number (from 1) fails; 0: none does.
+  std::int64_t fail_at = 0;
+  std::int64_t calls = 0;
+
+  std::vector<Launch> launches;
+  std::int64_t event_waits_on_host = 0;  // cuEventSynchronize
+  std::vector<int> context_stack;        // devices, innermost last
+
+  // What is alive.
+  std::map<std::uintptr_t, std::pair<std::size_t, int>> device_memory;  // address: bytes, device
+  std::set<void*> host_memory, events, streams, modules, graphs, user_objects;
+  std::map<int, int> retained;  // device: references to its primary context
+
+  std::size_t alive() const {
+    std::size_t count = device_memory.size() + host_memory.size() + events.size() + streams.size() +
+                        modules.size() + graphs.size() + user_objects.size();
+    for (const auto& [device, references] : retained) count += static_cast<std::size_t>(references);
+    return count;
+  }
+};
+
+/// Bytes of a launch's parameter that are kept.
+inline constexpr std::size_t kKeptParameterBytes = 16;
+
+}  // namespace plait::cuda::fake
+
+/// The state of the loaded library.
+extern "C" plait::cuda::fake::State* plait_fake_cuda_state();

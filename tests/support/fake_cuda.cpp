@@ -1,0 +1,395 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// The library of cuda_fake/fake_cuda.h. Single-threaded, like the tests that use it.
+#include "cuda_fake/fake_cuda.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda/driver_types.h"
+
+#define PLAIT_FAKE extern "C" __attribute__((visibility("default"))) plait::cuda::CuResult
+
+namespace {
+
+using namespace plait::cuda;
+
+constexpr int kDevices = 2;
+constexpr CuResult kLaunchFailed = 719;
+constexpr CuResult kUnjoined = 904;
+
+fake::State state;
+
+struct Graph {
+  std::vector<void*> user_objects;
+  std::set<void*> open_streams;  // forked branches that nobody joined yet
+  int references = 1;            // the graph, and what was instantiated from it
+};
+struct Stream {
+  Graph* capturing = nullptr;
+  bool origin = false;
+  std::uint64_t id = 0;
+};
+struct Event {
+  Graph* recorded_in = nullptr;
+  Stream* stream = nullptr;
+};
+struct Module {
+  std::vector<std::string*> functions;
+};
+struct UserObject {
+  void* object;
+  CuHostFunction destroy;
+};
+
+int contexts[kDevices];  // their addresses are the handles
+std::uint64_t next_capture = 1;
+
+/// Counts a call that may fail; true if it shall.
+bool injected() { return ++state.calls == state.fail_at; }
+
+int device_of(CuContext context) {
+  return static_cast<int>(reinterpret_cast<int*>(context) - contexts);
+}
+
+template <typename T, typename Handle>
+CuResult create(std::set<void*>& alive, Handle* out) {
+  if (injected()) return kCuErrorOutOfMemory;
+  T* object = new T();
+  alive.insert(object);
+  *out = reinterpret_cast<Handle>(object);
+  return kCuSuccess;
+}
+
+template <typename T, typename Handle>
+CuResult destroy(std::set<void*>& alive, Handle handle) {
+  if (alive.erase(handle) == 0) return kCuErrorInvalidValue;
+  delete reinterpret_cast<T*>(handle);
+  return kCuSuccess;
+}
+
+void release_graph(Graph* graph) {
+  if (--graph->references > 0) return;
+  for (void* entry : graph->user_objects) {
+    auto* object = static_cast<UserObject*>(entry);
+    state.user_objects.erase(object);
+    object->destroy(object->object);
+    delete object;
+  }
+  delete graph;
+}
+
+Stream* stream_of(CuStream handle) { return reinterpret_cast<Stream*>(handle); }
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) fake::State* plait_fake_cuda_state() {
+  return &state;
+}
+
+PLAIT_FAKE cuInit(unsigned) { return kCuSuccess; }
+PLAIT_FAKE cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return kCuSuccess;
+}
+PLAIT_FAKE cuGetErrorName(CuResult, const char** name) {
+  *name = "CUDA_ERROR_FAKE";
+  return kCuSuccess;
+}
+PLAIT_FAKE cuGetErrorString(CuResult, const char** text) {
+  *text = "told to fail";
+  return kCuSuccess;
+}
+PLAIT_FAKE cuDeviceGet(CuDevice* device, int ordinal) {
+  *device = ordinal;
+  return kCuSuccess;
+}
+PLAIT_FAKE cuDeviceGetCount(int* count) {
+  *count = kDevices;
+  return kCuSuccess;
+}
+PLAIT_FAKE cuDeviceGetName(char* name, int length, CuDevice) {
+  std::strncpy(name, "Fake", static_cast<std::size_t>(length));
+  return kCuSuccess;
+}
+PLAIT_FAKE cuDeviceTotalMem_v2(std::size_t* bytes, CuDevice) {
+  *bytes = std::size_t{1} << 30;
+  return kCuSuccess;
+}
+PLAIT_FAKE cuDeviceGetAttribute(int* value, CuDeviceAttribute attribute, CuDevice) {
+  switch (attribute) {
+    case CuDeviceAttribute::kComputeCapabilityMajor: *value = 9; break;
+    case CuDeviceAttribute::kComputeCapabilityMinor: *value = 0; break;
+    case CuDeviceAttribute::kMultiprocessorCount: *value = 4; break;
+    default: *value = 200 * 1024; break;
+  }
+  return kCuSuccess;
+}
+
+PLAIT_FAKE cuDevicePrimaryCtxRetain(CuContext* context, CuDevice device) {
+  if (injected()) return kCuErrorOutOfMemory;
+  ++state.retained[device];
+  *context = reinterpret_cast<CuContext>(&contexts[device]);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuDevicePrimaryCtxRelease_v2(CuDevice device) {
+  --state.retained[device];
+  return kCuSuccess;
+}
+PLAIT_FAKE cuCtxPushCurrent_v2(CuContext context) {
+  state.context_stack.push_back(device_of(context));
+  return kCuSuccess;
+}
+PLAIT_FAKE cuCtxPopCurrent_v2(CuContext*) {
+  if (state.context_stack.empty()) return kCuErrorInvalidValue;
+  state.context_stack.pop_back();
+  return kCuSuccess;
+}
+PLAIT_FAKE cuCtxGetCurrent(CuContext* context) {
+  *context = state.context_stack.empty()
+                 ? nullptr
+                 : reinterpret_cast<CuContext>(&contexts[state.context_stack.back()]);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuCtxSetCurrent(CuContext) { return kCuErrorInvalidValue; }
+PLAIT_FAKE cuCtxSynchronize() { return kCuSuccess; }
+PLAIT_FAKE cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) {
+  *free_bytes = *total = std::size_t{1} << 30;
+  return kCuSuccess;
+}
+
+PLAIT_FAKE cuMemAlloc_v2(CuDevicePtr* address, std::size_t bytes) {
+  if (injected()) return kCuErrorOutOfMemory;
+  if (state.context_stack.empty()) return kCuErrorInvalidValue;
+  void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(memory, 0xA5, bytes);
+  *address = reinterpret_cast<CuDevicePtr>(memory);
+  state.device_memory[reinterpret_cast<std::uintptr_t>(memory)] = {bytes,
+                                                                   state.context_stack.back()};
+  return kCuSuccess;
+}
+PLAIT_FAKE cuMemFree_v2(CuDevicePtr address) {
+  if (state.device_memory.erase(static_cast<std::uintptr_t>(address)) == 0) {
+    return kCuErrorInvalidValue;
+  }
+  std::free(reinterpret_cast<void*>(address));
+  return kCuSuccess;
+}
+PLAIT_FAKE cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  if (injected()) return kCuErrorOutOfMemory;
+  *memory = std::malloc(bytes);
+  state.host_memory.insert(*memory);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuMemFreeHost(void* memory) {
+  if (state.host_memory.erase(memory) == 0) return kCuErrorInvalidValue;
+  std::free(memory);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuMemcpyHtoDAsync_v2(CuDevicePtr to, const void* from, std::size_t bytes, CuStream) {
+  if (injected()) return kLaunchFailed;
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuMemcpyDtoHAsync_v2(void* to, CuDevicePtr from, std::size_t bytes, CuStream) {
+  if (injected()) return kLaunchFailed;
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuMemcpyDtoDAsync_v2(CuDevicePtr to, CuDevicePtr from, std::size_t bytes, CuStream) {
+  std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuMemsetD8Async(CuDevicePtr to, unsigned char byte, std::size_t bytes, CuStream) {
+  if (injected()) return kLaunchFailed;
+  std::memset(reinterpret_cast<void*>(to), byte, bytes);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuMemsetD32Async(CuDevicePtr to, unsigned word, std::size_t count, CuStream) {
+  if (injected()) return kLaunchFailed;
+  std::fill_n(reinterpret_cast<unsigned*>(to), count, word);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuPointerGetAttributes(unsigned count, CuPointerAttribute* attributes, void** values,
+                                  CuDevicePtr pointer) {
+  auto found = state.device_memory.upper_bound(static_cast<std::uintptr_t>(pointer));
+  bool known = false;
+  if (found != state.device_memory.begin()) {
+    --found;
+    known = pointer < found->first + found->second.first;
+  }
+  for (unsigned index = 0; index < count; ++index) {
+    const bool type = attributes[index] == CuPointerAttribute::kMemoryType;
+    const int value = type ? (known ? static_cast<int>(CuMemoryType::kDevice) : 0)
+                           : (known ? found->second.second : 0);
+    std::memcpy(values[index], &value, sizeof(value));
+  }
+  return kCuSuccess;
+}
+
+PLAIT_FAKE cuModuleLoadData(CuModule* module, const void*) {
+  return create<Module>(state.modules, module);
+}
+PLAIT_FAKE cuModuleUnload(CuModule module) {
+  for (std::string* name : reinterpret_cast<Module*>(module)->functions) delete name;
+  return destroy<Module>(state.modules, module);
+}
+PLAIT_FAKE cuModuleGetFunction(CuFunction* function, CuModule module, const char* name) {
+  if (injected()) return kLaunchFailed;
+  auto* symbol = new std::string(name);
+  reinterpret_cast<Module*>(module)->functions.push_back(symbol);
+  *function = reinterpret_cast<CuFunction>(symbol);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuModuleGetGlobal_v2(CuDevicePtr*, std::size_t*, CuModule, const char*) {
+  return kCuErrorInvalidValue;
+}
+PLAIT_FAKE cuFuncGetAttribute(int* value, CuFunctionAttribute, CuFunction) {
+  *value = 0;
+  return injected() ? kLaunchFailed : kCuSuccess;
+}
+PLAIT_FAKE cuFuncSetAttribute(CuFunction, CuFunctionAttribute, int) {
+  return injected() ? kLaunchFailed : kCuSuccess;
+}
+PLAIT_FAKE cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CuFunction, int, std::size_t) {
+  *blocks = 1;
+  return injected() ? kLaunchFailed : kCuSuccess;
+}
+PLAIT_FAKE cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction function, void** arguments,
+                            void**) {
+  if (injected()) return kLaunchFailed;
+  fake::Launch launch;
+  launch.symbol = *reinterpret_cast<std::string*>(function);
+  launch.grid = config->grid_x;
+  launch.threads = config->block_x;
+  launch.stream = config->stream;
+  launch.captured = config->stream != nullptr && stream_of(config->stream)->capturing != nullptr;
+  const auto* bytes = static_cast<const unsigned char*>(arguments[0]);
+  launch.parameters.assign(bytes, bytes + fake::kKeptParameterBytes);
+  state.launches.push_back(std::move(launch));
+  return kCuSuccess;
+}
+
+PLAIT_FAKE cuStreamCreate(CuStream* stream, unsigned) {
+  return create<Stream>(state.streams, stream);
+}
+PLAIT_FAKE cuStreamDestroy_v2(CuStream stream) { return destroy<Stream>(state.streams, stream); }
+PLAIT_FAKE cuStreamSynchronize(CuStream) { return injected() ? kLaunchFailed : kCuSuccess; }
+PLAIT_FAKE cuStreamWaitEvent(CuStream handle, CuEvent event_handle, unsigned) {
+  if (injected()) return kLaunchFailed;
+  auto* event = reinterpret_cast<Event*>(event_handle);
+  Graph* graph = event->recorded_in;
+  if (graph == nullptr || handle == nullptr) return kCuSuccess;
+  Stream* stream = stream_of(handle);
+  if (stream->capturing == nullptr) {
+    stream->capturing = graph;
+    graph->open_streams.insert(stream);
+  } else {
+    graph->open_streams.erase(event->stream);
+  }
+  return kCuSuccess;
+}
+PLAIT_FAKE cuStreamIsCapturing(CuStream stream, CuCaptureStatus* status) {
+  const bool capturing = stream != nullptr && stream_of(stream)->capturing != nullptr;
+  *status = capturing ? CuCaptureStatus::kActive : CuCaptureStatus::kNone;
+  return injected() ? kLaunchFailed : kCuSuccess;
+}
+PLAIT_FAKE cuStreamBeginCapture_v2(CuStream handle, CuCaptureMode) {
+  Stream* stream = stream_of(handle);
+  stream->capturing = new Graph();
+  stream->origin = true;
+  stream->id = next_capture++;
+  return kCuSuccess;
+}
+PLAIT_FAKE cuStreamEndCapture(CuStream handle, CuGraph* out) {
+  Stream* origin = stream_of(handle);
+  Graph* graph = origin->capturing;
+  for (void* entry : state.streams) {
+    auto* stream = static_cast<Stream*>(entry);
+    if (stream->capturing == graph) stream->capturing = nullptr;
+  }
+  for (void* entry : state.events) static_cast<Event*>(entry)->recorded_in = nullptr;
+  *out = reinterpret_cast<CuGraph>(graph);
+  state.graphs.insert(graph);
+  return graph->open_streams.empty() ? kCuSuccess : kUnjoined;
+}
+PLAIT_FAKE cuStreamGetCaptureInfo_v2(CuStream handle, CuCaptureStatus* status, std::uint64_t* id,
+                                     CuGraph* graph, const void**, std::size_t*) {
+  if (injected()) return kLaunchFailed;
+  Stream* stream = stream_of(handle);
+  const bool capturing = stream != nullptr && stream->capturing != nullptr;
+  *status = capturing ? CuCaptureStatus::kActive : CuCaptureStatus::kNone;
+  if (capturing) {
+    *id = stream->id;
+    *graph = reinterpret_cast<CuGraph>(stream->capturing);
+  }
+  return kCuSuccess;
+}
+PLAIT_FAKE cuStreamGetCtx(CuStream, CuContext*) { return kCuErrorInvalidValue; }
+PLAIT_FAKE cuThreadExchangeStreamCaptureMode(CuCaptureMode*) { return kCuSuccess; }
+
+PLAIT_FAKE cuEventCreate(CuEvent* event, unsigned) { return create<Event>(state.events, event); }
+PLAIT_FAKE cuEventDestroy_v2(CuEvent event) { return destroy<Event>(state.events, event); }
+PLAIT_FAKE cuEventRecord(CuEvent handle, CuStream stream) {
+  if (injected()) return kLaunchFailed;
+  auto* event = reinterpret_cast<Event*>(handle);
+  event->stream = stream_of(stream);
+  event->recorded_in = stream == nullptr ? nullptr : event->stream->capturing;
+  return kCuSuccess;
+}
+PLAIT_FAKE cuEventQuery(CuEvent) { return kCuSuccess; }
+PLAIT_FAKE cuEventSynchronize(CuEvent) {
+  ++state.event_waits_on_host;
+  return injected() ? kLaunchFailed : kCuSuccess;
+}
+PLAIT_FAKE cuEventElapsedTime(float* ms, CuEvent, CuEvent) {
+  *ms = 1;
+  return kCuSuccess;
+}
+
+PLAIT_FAKE cuGraphInstantiateWithFlags(CuGraphExec* exec, CuGraph graph, unsigned long long) {
+  ++reinterpret_cast<Graph*>(graph)->references;
+  *exec = reinterpret_cast<CuGraphExec>(graph);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuGraphLaunch(CuGraphExec, CuStream) { return kCuSuccess; }
+PLAIT_FAKE cuGraphDestroy(CuGraph graph) {
+  if (state.graphs.erase(graph) == 0) return kCuErrorInvalidValue;
+  release_graph(reinterpret_cast<Graph*>(graph));
+  return kCuSuccess;
+}
+PLAIT_FAKE cuGraphExecDestroy(CuGraphExec exec) {
+  release_graph(reinterpret_cast<Graph*>(exec));
+  return kCuSuccess;
+}
+PLAIT_FAKE cuGraphGetNodes(CuGraph, void**, std::size_t* count) {
+  *count = 0;
+  return kCuSuccess;
+}
+PLAIT_FAKE cuGraphRetainUserObject(CuGraph graph, CuUserObject object, unsigned, unsigned) {
+  if (injected()) return kLaunchFailed;
+  reinterpret_cast<Graph*>(graph)->user_objects.push_back(object);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuUserObjectCreate(CuUserObject* out, void* object, CuHostFunction destroy_function,
+                              unsigned, unsigned) {
+  if (injected()) return kCuErrorOutOfMemory;
+  auto* made = new UserObject{object, destroy_function};
+  state.user_objects.insert(made);
+  *out = reinterpret_cast<CuUserObject>(made);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuUserObjectRelease(CuUserObject handle, unsigned) {
+  auto* object = reinterpret_cast<UserObject*>(handle);
+  state.user_objects.erase(object);
+  object->destroy(object->object);
+  delete object;
+  return kCuSuccess;
+}
+PLAIT_FAKE cuTensorMapEncodeTiled(CuTensorMap*, CuTensorMapDataType, std::uint32_t, void*,
+                                  const std::uint64_t*, const std::uint64_t*, const std::uint32_t*,
+                                  const std::uint32_t*, CuTensorMapInterleave, CuTensorMapSwizzle,
+                                  CuTensorMapL2Promotion, CuTensorMapOobFill) {
+  return kCuErrorInvalidValue;
+}
