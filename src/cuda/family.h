@@ -70,8 +70,8 @@ class FamilyHooks {
   /// the runtime.
   virtual KernelKey key(const KernelRequest& request) const = 0;
 
-  /// Rows of q, k, v and o must be aligned to the largest power of two that divides them, up to this
-  /// many bytes; to their elements in any case.
+  /// Rows of q, k, v and o must be aligned to the largest power of two that divides them, up to
+  /// this many bytes; to their elements in any case.
   virtual int operand_alignment() const noexcept { return 16; }
 
   /// The text compiled as user_variant.h, for specs with a user variant; empty without one.

@@ -42,8 +42,8 @@ class KnownAddresses {
 std::int64_t row_alignment(std::int64_t row_bytes) noexcept;
 
 /// Addresses and strides of every operand of `args`, checked. Fields that belong to the plan and
-/// the workspace are left alone. `alignment`: what the kernels ask of rows at most, in bytes. `known`
-/// spares questions to the driver.
+/// the workspace are left alone. `alignment`: what the kernels ask of rows at most, in bytes.
+/// `known` spares questions to the driver.
 void fill_operands(const DeviceContext& context, const AttentionSpec& spec, const RunArgs& args,
                    std::int64_t alignment, KnownAddresses& known, device::AttentionParams* params);
 

@@ -25,7 +25,11 @@ struct LaunchInfo {
 
 }  // namespace plait::device
 
-#define PLAIT_LAUNCH_INFO(threads, dynamic_shared_bytes, min_blocks_per_sm, cluster_size)  \
-  extern "C" __device__ const ::plait::device::LaunchInfo plait_launch_info = {            \
-      ::plait::device::kLaunchInfoMagic, (threads), (dynamic_shared_bytes),                \
-      (min_blocks_per_sm), (cluster_size), {0, 0, 0}}
+#define PLAIT_LAUNCH_INFO(threads, dynamic_shared_bytes, min_blocks_per_sm, cluster_size) \
+  extern "C" __device__ const ::plait::device::LaunchInfo plait_launch_info = {           \
+      ::plait::device::kLaunchInfoMagic,                                                  \
+      (threads),                                                                          \
+      (dynamic_shared_bytes),                                                             \
+      (min_blocks_per_sm),                                                                \
+      (cluster_size),                                                                     \
+      {0, 0, 0}}

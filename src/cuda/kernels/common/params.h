@@ -40,9 +40,9 @@ struct AttentionParams {
   i64 k_stride_page, k_stride_slot, k_stride_head;
   const void* v;
   i64 v_stride_page, v_stride_slot, v_stride_head;
-  i64 pool_extent;  // paged: pages in the pool; ragged: tokens in K and V
-  i32 page_size;    // 1 for ragged
-  i32 page_shift;   // log2(page_size), or -1
+  i64 pool_extent;                       // paged: pages in the pool; ragged: tokens in K and V
+  i32 page_size;                         // 1 for ragged
+  i32 page_shift;                        // log2(page_size), or -1
   const i32* page_ids[kMaxParamViews];   // per view, see RowBlock::view
   const i32* positions[kMaxParamViews];  // per view, null for views without
 
@@ -54,7 +54,7 @@ struct AttentionParams {
   float* state_o;    // partial states: [state_rows, head_dim_vo], normalised
   float* state_lse;  // [state_rows], natural base
   float* fold_o;     // running states of canonical plans, in the order of the family's own threads
-  u32* counters;   // of the group: zero before a run, and again after it
+  u32* counters;     // of the group: zero before a run, and again after it
   StatusBlock* status;
   u64* worker_times;  // [workers][2] begin and end in ns of the global timer; measured kernels only
 
@@ -62,17 +62,17 @@ struct AttentionParams {
   i32 head_dim_qk, head_dim_vo;  // true, unpadded
   i32 window_left;               // -1: off
   i32 causal;                    // 0 or 1
-  float sm_scale;                  // default filled in
-  float soft_cap;                  // 0: off
+  float sm_scale;                // default filled in
+  float soft_cap;                // 0: off
   float sigmoid_bias;
   float k_scale, v_scale;  // multiply k and v after widening
   const float* k_scales;   // [num_kv_heads] instead of the scalar; may be null
   const float* v_scales;
   const u8* custom_mask;
-  const float* alibi_slopes;       // [num_qo_heads]
-  const float* sink;               // [num_qo_heads]; null: none, or a state is wanted
-  const i32* q_rope_positions;   // [total_q]; null: logical positions
-  const i32* k_rope_positions;   // see RowBlock::rope_k_begin; null: logical positions
+  const float* alibi_slopes;    // [num_qo_heads]
+  const float* sink;            // [num_qo_heads]; null: none, or a state is wanted
+  const i32* q_rope_positions;  // [total_q]; null: logical positions
+  const i32* k_rope_positions;  // see RowBlock::rope_k_begin; null: logical positions
   // Turns per position of each rotated pair, float pairs high + low: [rotary_dim / 2][2]. The two
   // words together carry 48 bits, which keeps angles below 1e-4 rad of error up to position 2^20.
   const float* rope_turns;
