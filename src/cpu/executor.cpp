@@ -16,6 +16,18 @@ constexpr std::int64_t kAlign = 64;
 std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+/// Below this much predicted work, in cost units, the caller is done before another thread wakes
+/// up.
+constexpr std::int64_t kWorthWaking = std::int64_t{10000} * kCostUnitsPerNs;
+
+std::int64_t predicted_cost(const GroupView& plan) {
+  std::int64_t cost = 0;
+  for (std::int32_t r = 0; r < plan.header->num_runs && cost < kWorthWaking; ++r) {
+    cost += std::int64_t{plan.run(r).cost} * plan.run(r).head_count;
+  }
+  return cost;
+}
+
 /// Offsets of the workspace's parts; the same arithmetic sizes and carves it.
 struct Layout {
   std::int64_t plan, state_o, state_lse, counters, scratch, scratch_each, total;
@@ -161,30 +173,33 @@ void CpuExecutor::run(const RunArgs& args) {
 
   // Any thread takes any worker, with its lists of all classes: a plan made for more workers than
   // there are threads runs too. Which thread ran a list changes no bit.
-  pool_->run(
-      [](void* context, int thread) {
-        Job& j = *static_cast<Job*>(context);
-        const device::GroupHeader& h = *j.layer->plan.header;
-        ItemRunner& runner = j.self->runners_[static_cast<std::size_t>(thread)];
-        for (;;) {
-          const std::int32_t ticket = j.next.fetch_add(1, std::memory_order_relaxed);
-          if (ticket >= j.total) return;
-          // The class of larger tiles first: its lists are the longer ones.
-          for (std::int32_t c = h.num_classes - 1; c >= 0; --c) {
-            if (ticket >= h.classes[c].num_workers) continue;
-            const auto begin = std::chrono::steady_clock::now();
-            j.self->work(*j.layer, runner, c, ticket);
-            if (!j.self->measure_) continue;
-            const auto end = std::chrono::steady_clock::now();
-            const auto ns = [&](auto t) {
-              return std::chrono::duration_cast<std::chrono::nanoseconds>(t - j.start).count();
-            };
-            j.self->times_[static_cast<std::size_t>(ticket * h.num_classes + c)] = {
-                c, ticket, ns(begin), ns(end), runner.take_merge_ns()};
-          }
-        }
-      },
-      &job);
+  const auto take_workers = [](void* context, int thread) {
+    Job& j = *static_cast<Job*>(context);
+    const device::GroupHeader& h = *j.layer->plan.header;
+    ItemRunner& runner = j.self->runners_[static_cast<std::size_t>(thread)];
+    for (;;) {
+      const std::int32_t ticket = j.next.fetch_add(1, std::memory_order_relaxed);
+      if (ticket >= j.total) return;
+      // The class of larger tiles first: its lists are the longer ones.
+      for (std::int32_t c = h.num_classes - 1; c >= 0; --c) {
+        if (ticket >= h.classes[c].num_workers) continue;
+        const auto begin = std::chrono::steady_clock::now();
+        j.self->work(*j.layer, runner, c, ticket);
+        if (!j.self->measure_) continue;
+        const auto end = std::chrono::steady_clock::now();
+        const auto ns = [&](auto t) {
+          return std::chrono::duration_cast<std::chrono::nanoseconds>(t - j.start).count();
+        };
+        j.self->times_[static_cast<std::size_t>(ticket * h.num_classes + c)] = {
+            c, ticket, ns(begin), ns(end), runner.take_merge_ns()};
+      }
+    }
+  };
+  if (predicted_cost(layer.plan) < kWorthWaking) {
+    take_workers(&job, 0);
+  } else {
+    pool_->run(take_workers, &job);
+  }
   // Rows to which no item contributes have no last arriver.
   for (std::int32_t i = 0; i < header.num_merges; ++i) {
     const device::Merge& merge = layer.plan.merge(i);

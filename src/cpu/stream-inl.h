@@ -319,7 +319,7 @@ HWY_INLINE void visit(const Walk& walk, const Walk& then, const Unit& unit) {
     const int count = std::min(walk.unit, walk.count - first);
     Upcoming upcoming;
     const char* idle = static_cast<const char*>(walk.rows[first]);  // in cache already
-    for (int i = 0; i < kMaxUnit; ++i) {
+    for (int i = 0; i < walk.unit; ++i) {
       const char* row = i < count ? here.take() : idle;
       if (row == nullptr && room-- > 0) row = following.take();
       upcoming.row[i] = row == nullptr ? idle : row;

@@ -25,8 +25,9 @@ struct HandOptions {
   std::int32_t segment_tokens = 0;  // canonical segments
   bool item_per_segment = false;    // else one item folds all segments
   std::int32_t num_workers = 3;
-  bool mark_full = true;    // state which keys every row sees
-  bool split_runs = false;  // heads of one run go to different workers
+  std::int32_t cost = 1 << 20;  // per item, as predicted
+  bool mark_full = true;        // state which keys every row sees
+  bool split_runs = false;      // heads of one run go to different workers
 };
 
 class HandPlan {
@@ -90,6 +91,7 @@ class HandPlan {
         run.piece_begin = static_cast<std::int32_t>(pieces_.size());
         run.num_pieces = block.num_slots > 0 ? 1 : 0;
         run.state_begin = -1;
+        run.cost = options_.cost;
         if (split) {
           run.state_begin = static_cast<std::int32_t>(state_rows_);
           state_rows_ += std::int64_t{count} * spec_.num_kv_heads;
