@@ -2,6 +2,7 @@
 #include "plan/bounds.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "plait/batch.h"
@@ -36,6 +37,11 @@ void check_class(const TileClass& tile, const char* name) {
 
 std::int32_t worker_count(const PlanTarget& target, const Policy& policy) {
   return policy.num_workers > 0 ? policy.num_workers : target.num_workers;
+}
+
+std::int32_t team_heads(std::int32_t heads, std::int32_t workers) {
+  const std::int32_t team = std::gcd(heads, workers);
+  return workers / team >= 2 ? team : heads;
 }
 
 i64 max_blocks(const Capacity& capacity) {
@@ -122,7 +128,12 @@ GroupBounds group_bounds(const AttentionSpec& spec, const Capacity& capacity, co
   if (spec.window_left >= 0 && spec.mask == MaskKind::kCausal) {
     cuts = add(cuts, mul(views, capacity.max_requests));
   }
-  b.tiles = add(b.blocks, mul(heads, cuts));
+  // Level cutting may list every block once per team of heads.
+  const bool levels =
+      policy.kind == PolicyKind::kThroughput && capacity.allow_split && policy.balance;
+  const i64 lists =
+      levels ? heads / team_heads(spec.num_kv_heads, static_cast<std::int32_t>(workers)) : 1;
+  b.tiles = add(mul(lists, b.blocks), mul(heads, cuts));
   const i64 unsplit_items = mul(heads, add(b.blocks, cuts));
 
   const i64 all_rows = mul(mul(capacity.max_query_rows, spec.num_qo_heads), views);

@@ -44,6 +44,10 @@ std::int32_t worker_count(const PlanTarget& target, const Policy& policy);
 
 std::int64_t max_blocks(const Capacity& capacity);
 
+/// Heads that fill workers as one team in level cutting: all of them if they divide the workers, so
+/// that none idles, else the greatest common divisor.
+std::int32_t team_heads(std::int32_t heads, std::int32_t workers);
+
 /// Refuses a capacity or policy that is wrong in itself.
 void validate(const AttentionSpec& spec, const Capacity& capacity, const Policy& policy,
               const PlanTarget& target);

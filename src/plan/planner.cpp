@@ -94,8 +94,11 @@ struct Planner::Impl {
   BatchFacts resolve(const GroupFacts& group, const Batch& batch, BlobWriter& blob,
                      device::GroupHeader& header);
   void make_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& list);
-  RunSection cut_and_assign(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
+  /// May split the head domains of `batch` further.
+  RunSection cut_and_assign(const GroupFacts& group, BatchFacts& batch, TaskList& list,
                             BlobWriter& blob, WorkerPlan& workers);
+  bool cut_to_level(const GroupFacts& group, BatchFacts& batch, TaskList& list, i64 best_load,
+                    WorkerPlan& levelled);
 };
 
 Planner::Impl::Impl(std::span<const AttentionSpec> group_specs, const Capacity& cap,
@@ -233,8 +236,35 @@ void Planner::Impl::make_tasks(const GroupFacts& group, const BatchFacts& batch,
   }
 }
 
-RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, const BatchFacts& batch,
-                                         TaskList& list, BlobWriter& blob, WorkerPlan& workers) {
+/// Tries level cutting. If it does not pay, tasks and domains are as before, uncut.
+bool Planner::Impl::cut_to_level(const GroupFacts& group, BatchFacts& batch, TaskList& list,
+                                 i64 best_load, WorkerPlan& levelled) {
+  const BatchFacts before = batch;
+  const i32 team = team_heads(batch.domain_heads, group.num_workers);
+  if (team != batch.domain_heads) {
+    batch.num_domains *= batch.domain_heads / team;
+    batch.domain_heads = team;
+    make_tasks(group, batch, list);
+  }
+  const CutSize whole = measure(batch, list).size;
+  if (cut_level(group, batch, list, scratch, levelled) &&
+      levelled.largest_load < best_load - best_load / 256 && keeps_bound(group, levelled)) {
+    CutSize size;
+    for (i32 i = 0; i < list.count; ++i) add_cut(size, batch, list.tasks[i]);
+    if ((size.runs - whole.runs) * team <= group.bounds.split_items &&
+        size.state_rows - whole.state_rows <= group.bounds.split_rows) {
+      return true;
+    }
+  }
+  if (team != before.domain_heads) {
+    batch = before;
+    make_tasks(group, batch, list);
+  }
+  return false;
+}
+
+RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, BatchFacts& batch, TaskList& list,
+                                         BlobWriter& blob, WorkerPlan& workers) {
   const BlobWriter start = blob;
   const auto finish = [&] {
     blob = start;
@@ -282,19 +312,14 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, const BatchFac
   i64 best_load = workers.largest_load;
 
   WorkerPlan levelled;
-  if (cut_level(group, batch, list, scratch, levelled) &&
-      levelled.largest_load < best_load - best_load / 256) {
-    CutSize size;
-    for (i32 i = 0; i < list.count; ++i) add_cut(size, batch, list.tasks[i]);
-    if (within(size) && keeps_bound(group, levelled)) {
-      blob = start;
-      section = write_runs(group, batch, list, blob, scratch);
-      assign_teams(batch, section.num_runs, scratch, levelled);
-      workers = levelled;
-      return section;
-    }
+  if (cut_to_level(group, batch, list, best_load, levelled)) {
+    blob = start;
+    section = write_runs(group, batch, list, blob, scratch);
+    assign_teams(batch, section.num_runs, scratch, levelled);
+    workers = levelled;
+    return section;
   }
-  i64 written_limit = mean;
+  i64 written_limit = -1;  // its tasks are gone
   i64 cut_limit = -1;
   for (i64 divisor : {2, 4, 8}) {
     cut_limit = std::max<i64>(1, mean / divisor);
@@ -319,7 +344,7 @@ void Planner::Impl::plan_group(const GroupFacts& group, const Batch& batch, Blob
   header.group_offset[index] = blob.open<device::GroupHeader>(1, 16);
   device::GroupHeader& out = *blob.at<device::GroupHeader>(header.group_offset[index]);
   out = device::GroupHeader{};
-  const BatchFacts facts = resolve(group, batch, blob, out);
+  BatchFacts facts = resolve(group, batch, blob, out);
   TaskList list;
   list.tasks = scratch.tasks;
   list.view_begin = scratch.view_begin;
