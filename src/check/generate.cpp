@@ -62,23 +62,32 @@ class Generator {
   void requests() {
     const std::int64_t count = kind_ == 2 ? 1 : random_.integer(1, 5);
     const int shape = random_.pick<int>({0, 1, 2});  // decode, prefill, mixed
+    // Some batches have few rows and many keys: several canonical segments and long splits.
+    const bool many_keys = kind_ != 2 && random_.chance(8);
     qo_indptr_ = {0};
     for (std::int64_t r = 0; r < count; ++r) {
       const bool decode = shape == 0 || (shape == 2 && random_.chance(50));
-      std::int64_t rows = decode ? 1 : random_.integer(1, 40);
+      std::int64_t rows = decode ? 1 : random_.integer(1, many_keys ? 3 : 40);
       if (random_.chance(6) && kind_ != 2) rows = 0;
       qo_indptr_.push_back(qo_indptr_.back() + rows);
     }
     // Keys per request so that rows x keys x heads x dims stays within the oracle's means.
-    const std::int64_t work =
-        std::max<std::int64_t>(qo_indptr_.back(), 1) * qo_heads_ * (dim_qk_ + dim_vo_);
-    max_keys_ =
-        std::clamp<std::int64_t>((random_.chance(10) ? 6'000'000 : 1'200'000) / work, 20, 1500);
+    const std::int64_t rows = std::max<std::int64_t>(qo_indptr_.back(), 1);
+    const std::int64_t work = rows * qo_heads_ * (dim_qk_ + dim_vo_);
+    if (many_keys) {
+      const std::int64_t values = count * kv_heads_ * (dim_qk_ + dim_vo_);
+      max_keys_ = std::clamp<std::int64_t>(12'000'000 / std::max(work, 2 * values), 20, 6000);
+      min_keys_ = max_keys_ / 2;
+    } else {
+      max_keys_ =
+          std::clamp<std::int64_t>((random_.chance(10) ? 6'000'000 : 1'200'000) / work, 20, 1500);
+    }
   }
 
   std::int64_t keys() {
     if (random_.chance(6)) return 0;
-    return random_.chance(40) ? random_.integer(1, 20) : random_.integer(1, max_keys_);
+    if (random_.chance(min_keys_ > 1 ? 10 : 40)) return random_.integer(1, 20);
+    return random_.integer(min_keys_, max_keys_);
   }
 
   Json fill() { return {{"normal", random_.integer(0, 1 << 30)}}; }
@@ -460,6 +469,7 @@ class Generator {
   std::int64_t dim_qk_ = 64;
   std::int64_t dim_vo_ = 64;
   std::int64_t page_ = 1;
+  std::int64_t min_keys_ = 1;
   std::int64_t max_keys_ = 1;
   Ints qo_indptr_;
   Ints kv_lens_;
