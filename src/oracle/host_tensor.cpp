@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 #include "plait/error.h"
 
@@ -93,6 +95,24 @@ HostTensor HostTensor::zeros(DType dtype, std::vector<std::int64_t> shape, std::
   out.shape = std::move(shape);
   out.storage = std::make_shared<Buffer>(count * size_of(dtype), field);
   return out;
+}
+
+void HostTensor::fill_constant(double value) {
+  const std::int64_t count = size();
+  if (count == 0) return;
+  if (strides != contiguous_strides(shape)) {
+    fill([value](const auto&) { return value; });
+    return;
+  }
+  store_element(dtype, storage->data(), offset, value);
+  // Doubling copies: the filled front is copied behind itself.
+  auto* bytes = static_cast<unsigned char*>(storage->data()) + offset * size_of(dtype);
+  const auto total = static_cast<std::size_t>(count * size_of(dtype));
+  for (auto done = static_cast<std::size_t>(size_of(dtype)); done < total;) {
+    const std::size_t step = std::min(done, total - done);
+    std::memcpy(bytes + done, bytes, step);
+    done += step;
+  }
 }
 
 std::int64_t checked_size(const std::vector<std::int64_t>& shape, std::string_view field) {

@@ -1,10 +1,12 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "plait/tensor.h"
@@ -55,6 +57,16 @@ struct HostTensor {
   /// Fills every element, in row-major order, with `value(index)`, rounded once.
   template <class Function>
   void fill(Function&& value);
+  /// Sets element n, in row-major order, to `value(n, index)`. Large row-major tensors are filled
+  /// by several threads, so `value` must not change anything.
+  template <class Function>
+  void fill_by_number(const Function& value);
+  /// Sets every element to one value.
+  void fill_constant(double value);
+
+ private:
+  template <class Function>
+  void fill_range(std::int64_t begin, std::int64_t end, const Function& value);
 };
 
 /// Number of elements; throws Error{kInvalidArgument} naming `field` for a negative extent or a
@@ -78,15 +90,42 @@ namespace plait::oracle {
 
 template <class Function>
 void HostTensor::fill(Function&& value) {
-  const std::int64_t count = size();
+  fill_range(0, size(),
+             [&](std::int64_t, const std::vector<std::int64_t>& index) { return value(index); });
+}
+
+template <class Function>
+void HostTensor::fill_range(std::int64_t begin, std::int64_t end, const Function& value) {
   std::vector<std::int64_t> index(shape.size(), 0);
-  for (std::int64_t n = 0; n < count; ++n) {
-    store_element(dtype, storage->data(), at(index.data()), value(index));
+  std::int64_t rest = begin;
+  for (std::size_t axis = shape.size(); axis-- > 0 && rest > 0;) {
+    index[axis] = rest % shape[axis];
+    rest /= shape[axis];
+  }
+  for (std::int64_t n = begin; n < end; ++n) {
+    store_element(dtype, storage->data(), at(index.data()), value(n, index));
     for (std::size_t axis = shape.size(); axis-- > 0;) {
       if (++index[axis] < shape[axis]) break;
       index[axis] = 0;
     }
   }
+}
+
+template <class Function>
+void HostTensor::fill_by_number(const Function& value) {
+  constexpr std::int64_t kElementsPerThread = std::int64_t{1} << 18;
+  const std::int64_t count = size();
+  const std::int64_t most = strides == contiguous_strides(shape) ? count / kElementsPerThread : 1;
+  const std::int64_t threads =
+      std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, most > 1 ? most : 1);
+  std::vector<std::thread> workers;
+  for (std::int64_t t = 1; t < threads; ++t) {
+    workers.emplace_back([&, t] {
+      fill_range(count / threads * t, t + 1 == threads ? count : count / threads * (t + 1), value);
+    });
+  }
+  fill_range(0, threads == 1 ? count : count / threads, value);
+  for (std::thread& worker : workers) worker.join();
 }
 
 }  // namespace plait::oracle

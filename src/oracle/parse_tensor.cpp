@@ -126,10 +126,9 @@ HostTensor allocate_generated(const Node& node, DType dtype, Ints shape) {
                 "a view of fewer than 2^47 elements");
   }
   const auto elements = static_cast<std::int64_t>(reach) + 1;
-  out.storage = std::make_shared<Buffer>(elements * size_of(dtype), node.path());
-  for (std::int64_t n = 0; n < elements; ++n) {
-    store_element(dtype, out.storage->data(), n, std::numeric_limits<double>::quiet_NaN());
-  }
+  HostTensor gaps = HostTensor::zeros(dtype, {elements}, node.path());
+  gaps.fill_constant(std::numeric_limits<double>::quiet_NaN());
+  out.storage = gaps.storage;
   return out;
 }
 
@@ -140,32 +139,29 @@ void fill_with(const Node& fill, HostTensor& out, bool fresh_zeros) {
   if (json.is_string()) {
     const auto& name = json.get_ref<const std::string&>();
     if (name == "zeros") {
-      if (!fresh_zeros) out.fill([](const auto&) { return 0.0; });
+      if (!fresh_zeros) out.fill_constant(0.0);
       return;
     }
-    if (name == "ones") return out.fill([](const auto&) { return 1.0; });
-    if (name == "nan") {
-      return out.fill([](const auto&) { return std::numeric_limits<double>::quiet_NaN(); });
-    }
+    if (name == "ones") return out.fill_constant(1.0);
+    if (name == "nan") return out.fill_constant(std::numeric_limits<double>::quiet_NaN());
     fill.refuse(kExpected);
   }
   if (!json.is_object() || json.size() != 1) fill.refuse(kExpected);
   fill.expect_object({"const", "normal", "index"});
   if (fill.has("const")) {
-    const double value = fill.get("const").any_number();
-    return out.fill([value](const auto&) { return value; });
+    return out.fill_constant(fill.get("const").any_number());
   }
   if (fill.has("normal")) {
     const auto seed = static_cast<std::uint64_t>(
         fill.get("normal").integer(0, std::numeric_limits<std::int64_t>::max()));
-    std::uint64_t element = 0;
-    return out.fill(
-        [&](const auto&) { return static_cast<double>(normal_element(seed, element++)); });
+    return out.fill_by_number([seed](std::int64_t n, const auto&) {
+      return static_cast<double>(normal_element(seed, static_cast<std::uint64_t>(n)));
+    });
   }
   if (out.shape.empty()) fill.refuse("a fill other than \"index\" for a tensor without axes");
   const std::int64_t axis =
       fill.get("index").integer(0, static_cast<std::int64_t>(out.shape.size()) - 1);
-  out.fill([axis](const auto& index) {
+  out.fill_by_number([axis](std::int64_t, const auto& index) {
     return static_cast<double>(index[static_cast<std::size_t>(axis)]);
   });
 }

@@ -1,9 +1,24 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "oracle/philox.h"
 
+#include <bit>
 #include <cmath>
 
 namespace plait::oracle {
+namespace {
+
+// Reciprocals, each rounded once: of 2k + 1, of (2k - 1)(2k) and of (2k)(2k + 1).
+constexpr std::array<double, 12> kOdd = {1.0,        1.0 / 3.0,  1.0 / 5.0,  1.0 / 7.0,
+                                         1.0 / 9.0,  1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0,
+                                         1.0 / 17.0, 1.0 / 19.0, 1.0 / 21.0, 1.0 / 23.0};
+constexpr std::array<double, 10> kCosine = {0.0,         1.0 / 2.0,  1.0 / 12.0,  1.0 / 30.0,
+                                            1.0 / 56.0,  1.0 / 90.0, 1.0 / 132.0, 1.0 / 182.0,
+                                            1.0 / 240.0, 1.0 / 306.0};
+constexpr std::array<double, 10> kSine = {0.0,         1.0 / 6.0,   1.0 / 20.0,  1.0 / 42.0,
+                                          1.0 / 72.0,  1.0 / 110.0, 1.0 / 156.0, 1.0 / 210.0,
+                                          1.0 / 272.0, 1.0 / 342.0};
+
+}  // namespace
 
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                         std::array<std::uint32_t, 2> key) noexcept {
@@ -25,8 +40,7 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
 
 double log_of_fraction(std::uint64_t n) noexcept {
   // n / 2^32 = f * 2^exponent with f in [1/sqrt(2), sqrt(2)); log f = 2 atanh((f-1)/(f+1)).
-  int exponent = 0;
-  while ((n >> exponent) > 1) ++exponent;
+  int exponent = static_cast<int>(std::bit_width(n)) - 1;
   double f = static_cast<double>(n) / static_cast<double>(std::uint64_t{1} << exponent);
   exponent -= 32;
   if (f > 1.4142135623730951) {
@@ -39,7 +53,7 @@ double log_of_fraction(std::uint64_t n) noexcept {
   double sum = 0.0;
   for (int k = 11; k >= 0; --k) {
     const double product = sum * t2;
-    sum = product + 1.0 / static_cast<double>(2 * k + 1);
+    sum = product + kOdd[static_cast<std::size_t>(k)];
   }
   // ln 2 in two parts: the high part has 20 trailing zero bits, so exponent * high is exact.
   constexpr double kLn2High = 0x1.62e42fee00000p-1;
@@ -59,16 +73,17 @@ double cos_of_turn(std::uint32_t n) noexcept {
   constexpr double kAnglePerUnit = 0x1.921fb54442d18p-30;  // 2 pi / 2^32
   const double x = static_cast<double>(rest) * kAnglePerUnit;
   const double x2 = x * x;  // at most (pi/4)^2
+  // Horner's form of the Taylor series; term k divides by (2k-1)(2k) or (2k)(2k+1), rounded once.
   double sum = 1.0;
   if ((quadrant & 1) == 0) {
     for (int k = 9; k >= 1; --k) {
-      const double factor = x2 / static_cast<double>((2 * k - 1) * (2 * k));
+      const double factor = x2 * kCosine[static_cast<std::size_t>(k)];
       const double product = factor * sum;
       sum = 1.0 - product;
     }
   } else {
     for (int k = 9; k >= 1; --k) {
-      const double factor = x2 / static_cast<double>((2 * k) * (2 * k + 1));
+      const double factor = x2 * kSine[static_cast<std::size_t>(k)];
       const double product = factor * sum;
       sum = 1.0 - product;
     }
