@@ -136,9 +136,11 @@ std::string break_even_section(const ReplayResult& result, const Summary& summar
       "cost "
       "model{}. Steps under the line did not repay their plan.</p>\n",
       b.layers,
-      summary.plan_only ? std::string()
-                        : fmt::format(" and scaled by {:.3g}, the measured over the predicted time",
-                                      b.model_ratio));
+      summary.plan_only
+          ? std::string()
+          : fmt::format("; attention measured {:.3g} times its prediction, and savings shrink with "
+                        "that ratio where it is below 1",
+                        b.model_ratio));
   out += "<div class=\"plots\"><div class=\"plot\">" + plot_break_even(result, summary) +
          "</div><div>\n<div class=\"tiles\">";
   out += tile(human(b.plan_us.mean.value, "us"), "plan cost of a step, mean");

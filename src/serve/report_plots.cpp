@@ -220,7 +220,7 @@ std::string plot_break_even(const ReplayResult& result, const Summary& summary) 
   constexpr double kFloorUs = 0.1;
   const std::size_t every = sampled.size() / kDots + 1;
   for (std::size_t i = 0; i < sampled.size(); i += every) {
-    const double saving = sampled[i]->saving_us * summary.break_even.model_ratio;
+    const double saving = sampled[i]->saving_us * summary.break_even.saving_scale();
     (saving < sampled[i]->plan_us ? lost : paid)
         .push_back({sampled[i]->plan_us, std::max(saving, kFloorUs)});
   }

@@ -73,11 +73,12 @@ void add_break_even(std::string& out, const Summary& summary) {
   out += fmt::format("\nBreak-even of planning ({} steps sampled, {} {})\n", b.sampled_steps,
                      b.layers, b.layers == 1 ? "layer" : "layers");
   out += fmt::format("  plan cost                       {} a step\n", human(b.plan_us.mean, "us"));
-  out += fmt::format("  saving per layer                {} (predicted{})\n",
-                     human(b.saving_per_layer_us.mean, "us"),
-                     summary.plan_only
-                         ? std::string()
-                         : fmt::format(", times {:.3g}, measured over predicted", b.model_ratio));
+  out += fmt::format(
+      "  saving per layer                {} (predicted{})\n",
+      human(b.saving_per_layer_us.mean, "us"),
+      summary.plan_only
+          ? std::string()
+          : fmt::format("; attention measured {:.3g} times its prediction", b.model_ratio));
   if (b.break_even_layers >= 0.0) {
     out += fmt::format("  pays from                       {:.3g} layers of these\n",
                        b.break_even_layers);

@@ -94,7 +94,7 @@ BreakEven break_even(const ReplayResult& result, const ReplayOptions& options,
   std::vector<double> plans;
   for (const StepRecord& step : result.steps) {
     if (step.saving_us < 0.0F) continue;
-    const double saving = step.saving_us * out.model_ratio;
+    const double saving = step.saving_us * out.saving_scale();
     savings.push_back(saving / out.layers);
     plans.push_back(step.plan_us);
     if (saving < step.plan_us) ++out.steps_not_paid;

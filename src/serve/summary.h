@@ -29,11 +29,13 @@ struct RequestClass {
 };
 
 /// When planning pays. Savings are predicted by the cost model against unsplit, round-robin work
-/// on flat views, and scaled by `model_ratio`.
+/// on flat views. Where attention measured less than predicted they shrink with it; where it
+/// measured more they do not grow: overheads that no plan can save are the likelier reason.
 struct BreakEven {
   std::int64_t sampled_steps = 0;
   std::int32_t layers = 0;
   double model_ratio = 1.0;  // measured over predicted attention time; 1 if nothing was measured
+  double saving_scale() const noexcept { return model_ratio < 1.0 ? model_ratio : 1.0; }
   Distribution saving_per_layer_us;
   Distribution plan_us;
   double break_even_layers = 0.0;   // mean plan cost over mean saving per layer; < 0: no saving

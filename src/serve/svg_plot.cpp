@@ -165,7 +165,7 @@ void Plot::reference(Point from, Point to, std::string_view label) {
       "<text class=\"note\" text-anchor=\"end\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
       px(from.x), py(from.y), px(to.x), py(to.y),
       // Beside the upper end of a diagonal, above the end of a level line.
-      px(to.x) - (from.y == to.y ? 4.0 : 22.0), py(to.y) + (from.y == to.y ? -5.0 : 12.0),
+      px(to.x) - (from.y == to.y ? 4.0 : 22.0), py(to.y) + (from.y == to.y ? -5.0 : 24.0),
       escape_html(label));
 }
 

@@ -87,11 +87,11 @@ TEST(Summary, DerivesItsFiguresFromTheSteps) {
   EXPECT_DOUBLE_EQ(s.reused_fraction, 0.25);
   EXPECT_EQ(s.short_requests.requests, 1);
   EXPECT_EQ(s.long_requests.requests, 1);
-  // Measured is twice predicted, so the saving of 20 us counts 40: 20 a layer, against 10 us.
+  // Measured is twice predicted, which does not make the saving of 20 us larger: 10 a layer.
   EXPECT_NEAR(s.break_even.model_ratio, 2.0, 1e-6);
-  EXPECT_NEAR(s.break_even.saving_per_layer_us.p50.value, 20.0, 1e-4);
+  EXPECT_NEAR(s.break_even.saving_per_layer_us.p50.value, 10.0, 1e-4);
   EXPECT_EQ(s.break_even.steps_not_paid, 1);
-  EXPECT_NEAR(s.break_even.break_even_layers, 10.0 / 15.0, 1e-4);
+  EXPECT_NEAR(s.break_even.break_even_layers, 10.0 / 7.5, 1e-4);
   EXPECT_FALSE(s.break_even.attention_share.has_value());
   ASSERT_EQ(s.comparisons.size(), 1U);
   EXPECT_NEAR(s.comparisons[0].attention_us->percent.value, 12.5, 1e-9);
