@@ -8,12 +8,13 @@
 #include <iterator>
 #include <string>
 
+#include "plan/ledger.h"
+
 namespace plait::cpu {
 namespace {
 
 constexpr std::int64_t kAlign = 64;
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 /// Below this much predicted work, in cost units, the caller is done before another thread wakes
@@ -28,38 +29,38 @@ std::int64_t predicted_cost(const GroupView& plan) {
   return cost;
 }
 
-/// Offsets of the workspace's parts; the same arithmetic sizes and carves it.
-struct Layout {
-  std::int64_t plan, state_o, state_lse, counters, scratch, scratch_each, total;
+/// The workspace's parts; the same entries size and carve it.
+struct Workspace {
+  Ledger ledger;
+  Ledger::Handle plan, state_o, state_lse, counters, scratch;
+  std::int64_t scratch_each = 0;
   int pad_qk = 0, pad_vo = 0;
 
-  Layout(const ExecutorRequest& request, int threads, int lanes) {
+  Workspace(const ExecutorRequest& request, int threads, int lanes) {
     std::int64_t widest = 0;
     for (const AttentionSpec& spec : request.groups) {
       widest = std::max<std::int64_t>(widest, spec.head_dim_vo);
       pad_qk = std::max(pad_qk, round_up(spec.head_dim_qk, lanes));
       pad_vo = std::max(pad_vo, round_up(spec.head_dim_vo, lanes));
     }
-    std::int64_t next = 0;
-    const auto place = [&next](std::int64_t bytes) {
-      const std::int64_t at = next;
-      next += aligned(bytes);
-      return at;
-    };
-    plan = place(request.bounds.plan_words * 4);
-    state_o = place(request.bounds.state_rows * widest * 4);
-    state_lse = place(request.bounds.state_rows * 4);
-    counters = place(request.bounds.counters * 4);
-    scratch_each = aligned(Scratch::bytes(pad_qk, pad_vo));
-    scratch = place(scratch_each * threads);
-    total = next + kAlign;  // the allocator's alignment is its own
+    plan = ledger.add("plan", request.bounds.plan_words, 4, kAlign);
+    state_o = ledger.add("partial_o",
+                         CheckedSize::multiply("partial_o", request.bounds.state_rows, widest),
+                         sizeof(float), kAlign);
+    state_lse = ledger.add("partial_lse", request.bounds.state_rows, sizeof(float), kAlign);
+    counters = ledger.add("counters", request.bounds.counters, sizeof(std::int32_t), kAlign);
+    scratch_each = Scratch::bytes(pad_qk, pad_vo);
+    scratch = ledger.add("scratch", threads, scratch_each, kAlign);
   }
+
+  /// With room to align whatever the allocator returns.
+  std::int64_t total() const { return ledger.total() + kAlign; }
 };
 
 }  // namespace
 
 std::int64_t CpuExecutor::workspace_bytes(const ExecutorRequest& request) {
-  return Layout(request, thread_count(request.engine->num_threads), kernels().lanes).total;
+  return Workspace(request, thread_count(request.engine->num_threads), kernels().lanes).total();
 }
 
 CpuExecutor::CpuExecutor(const ExecutorRequest& request)
@@ -78,7 +79,7 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
     if (!spec.variant.source.empty()) group.variant = UserVariant::load(spec);
     groups_.push_back(std::move(group));
   }
-  const Layout layout(request, pool_->size(), kernels_.lanes);
+  const Workspace parts(request, pool_->size(), kernels_.lanes);
   if (measure_) {
     std::size_t most = 0;
     for (const PlanTarget& target : request.targets) {
@@ -87,23 +88,24 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
     }
     times_.reserve(most);
   }
-  workspace_ =
-      static_cast<char*>(allocator_.allocate ? allocator_.allocate(layout.total, Device{})
-                                             : std::malloc(static_cast<std::size_t>(layout.total)));
+  workspace_ = static_cast<char*>(allocator_.allocate
+                                      ? allocator_.allocate(parts.total(), Device{})
+                                      : std::malloc(static_cast<std::size_t>(parts.total())));
   if (workspace_ == nullptr) {
     throw Error(ErrorCode::kOutOfMemory, "workspace", "no memory",
-                std::to_string(layout.total) + " bytes from the allocator");
+                std::to_string(parts.total()) + " bytes from the allocator");
   }
   const auto address = reinterpret_cast<std::uintptr_t>(workspace_);
   char* base = workspace_ + (kAlign - static_cast<std::int64_t>(address % kAlign)) % kAlign;
-  plan_ = reinterpret_cast<std::int32_t*>(base + layout.plan);
-  state_o_ = reinterpret_cast<float*>(base + layout.state_o);
-  state_lse_ = reinterpret_cast<float*>(base + layout.state_lse);
-  counters_ = reinterpret_cast<std::int32_t*>(base + layout.counters);
+  plan_ = parts.ledger.carve<std::int32_t>(base, parts.plan);
+  state_o_ = parts.ledger.carve<float>(base, parts.state_o);
+  state_lse_ = parts.ledger.carve<float>(base, parts.state_lse);
+  counters_ = parts.ledger.carve<std::int32_t>(base, parts.counters);
+  char* scratch = parts.ledger.carve<char>(base, parts.scratch);
   runners_.reserve(static_cast<std::size_t>(pool_->size()));
   for (int t = 0; t < pool_->size(); ++t) {
-    runners_.emplace_back(Scratch::carve(base + layout.scratch + t * layout.scratch_each,
-                                         layout.pad_qk, layout.pad_vo));
+    runners_.emplace_back(
+        Scratch::carve(scratch + t * parts.scratch_each, parts.pad_qk, parts.pad_vo));
     runners_.back().measure_merges(measure_);
   }
 }
