@@ -45,18 +45,18 @@ RunResult result_of(const oracle::Problem& problem, const oracle::Answer& answer
 
 TEST(Generator, EveryProblemIsWellFormedAndRepeatable) {
   int kinds[5] = {};
-  for (std::uint64_t index = 0; index < 150; ++index) {
+  for (std::uint64_t index = 0; index < 100; ++index) {
     const json document = generate_problem(11, index);
     EXPECT_EQ(document, generate_problem(11, index));
     oracle::Problem problem;
     ASSERT_NO_THROW(problem = oracle::parse_problem(document.dump(), nullptr)) << document.dump();
     ++kinds[static_cast<int>(problem.source)];
   }
-  for (int count : kinds) EXPECT_GT(count, 3);
+  for (int count : kinds) EXPECT_GT(count, 1);
 }
 
 TEST(Comparison, AcceptsRoundedAnswers) {
-  for (std::uint64_t index = 0; index < 60; ++index) {
+  for (std::uint64_t index = 0; index < 30; ++index) {
     const oracle::Problem problem = problem_of(12, index);
     const Comparison exact =
         compare_with_oracle(problem, result_of(problem, oracle::solve(problem)));
@@ -140,7 +140,7 @@ constexpr Fault kFaults[] = {
      }},
 };
 
-TEST(Comparison, NoticesFaults) {
+TEST(Comparison, SlowNoticesFaults) {
   for (const Fault& fault : kFaults) {
     int noticed = 0;
     int tried = 0;
@@ -168,7 +168,11 @@ TEST(Comparison, NoticesFaults) {
 }
 
 TEST(Comparison, NoticesSingleElements) {
-  const oracle::Problem problem = problem_of(13, 3);
+  oracle::Problem problem;
+  std::uint64_t index = 0;
+  do {  // a small one
+    problem = problem_of(13, index++);
+  } while (problem.q.size() == 0 || problem.q.size() > 4000 || problem.k.size() > 60000);
   const RunResult right = result_of(problem, oracle::solve(problem));
   const Comparison self = compare_with_oracle(problem, right);
   ASSERT_TRUE(self.ok) << self.message;
@@ -235,7 +239,7 @@ TEST(Conformance, UserVariantsOnCpu) {
   }
 }
 
-TEST(Conformance, RandomProblemsOnCpu) { check_random({}, 21, 120); }
+TEST(Conformance, RandomProblemsOnCpu) { check_random({}, 21, 64); }
 
 TEST(Conformance, SlowRandomProblemsOnCpu) { check_random({}, 22, 600); }
 
