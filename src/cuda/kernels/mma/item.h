@@ -110,6 +110,11 @@ class Item {
     if (facts().item < 0) return;
     facts().q_aligned = QueryLoader::is_aligned(p_);
     if (!keys_are_aligned(p_)) facts().tiles.fast = 0;
+    if (p_.pool_extent <= 0 && facts().tiles.all > 0) {
+      // Every page id is a bad one, and there is no memory to read in its place.
+      facts().tiles.all = 0;
+      table_.report(-1);
+    }
     facts().natural = Hooks::kHasKey ? p_.sm_scale : p_.sm_scale * k_scale();
     // A zero scale would turn hidden keys (-inf) into NaN; this is zero for every finite product.
     facts().base2 = fmaxf(fabsf(facts().natural) * kLog2E, 1e-37F);

@@ -84,6 +84,14 @@ class KeyTable {
     }
   }
 
+  /// A page id outside the pool: the item's rows become NaN and the host is told.
+  __device__ __forceinline__ void report(i32 id) const {
+    *const_cast<volatile i32*>(&facts().poisoned_serial) = facts().serial;
+    atomicOr(&params_.status->bits, static_cast<u32>(kStatusBadPageId));
+    params_.status->request = static_cast<u32>(facts().block.request);
+    params_.status->page_id = id;
+  }
+
   /// Position of a slot without a key; larger than any limit a row can have.
   static constexpr i32 kNoPosition = 0x7FFFFFFF;
 
@@ -110,14 +118,6 @@ class KeyTable {
   static __device__ __forceinline__ i32 position_of(const PendingKey& key, const KeySlot& at) {
     return (at.block->flags & kBlockHasPositions) != 0 ? key.page_position + at.slot % C::kPage
                                                        : at.block->base_pos + at.slot;
-  }
-
-  /// A page id outside the pool: the item's rows become NaN and the host is told.
-  __device__ __forceinline__ void report(i32 id) const {
-    *const_cast<volatile i32*>(&facts().poisoned_serial) = facts().serial;
-    atomicOr(&params_.status->bits, static_cast<u32>(kStatusBadPageId));
-    params_.status->request = static_cast<u32>(facts().block.request);
-    params_.status->page_id = id;
   }
 
   __device__ __forceinline__ ItemFacts& facts() const {
