@@ -62,8 +62,11 @@ class Checker {
       same_bits("with moved pages", with_moved_pages(problem_, random_.next()), base);
     }
     same_bits("with other strides", with_other_strides(problem_, random_.next()), base);
-    if (problem_.policy == oracle::PolicyName::kBatchInvariant && can_slice(problem_)) {
-      check_invariance(base);
+    if (problem_.policy == oracle::PolicyName::kBatchInvariant) {
+      Problem other = problem_;
+      other.num_workers = random_.integer(1, 9);
+      same_bits("with " + std::to_string(other.num_workers) + " workers", other, base);
+      if (can_slice(problem_)) check_invariance(base);
     }
     return report_;
   }

@@ -25,9 +25,9 @@ struct CheckReport {
 
 /// The problem against the oracle, with everything it must not read poisoned; then bit for bit
 /// against itself: run again, replayed from a graph (CUDA), with moved pages, with other strides
-/// and layout, and, under the batch_invariant policy, each request alone, in another order, with
-/// another page size, flat instead of cascade, and its prefill in two chunks. Never throws for what
-/// the engine does.
+/// and layout, and, under the batch_invariant policy, with another number of workers, each request
+/// alone, in another order, with another page size, flat instead of cascade, and its prefill in two
+/// chunks. Never throws for what the engine does.
 CheckReport check_problem(const oracle::Problem& problem, const RunOptions& options,
                           std::uint64_t seed);
 
