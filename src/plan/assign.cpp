@@ -116,7 +116,7 @@ class Rounds {
   /// the item: that alone proves the bound. Least loaded workers take the longest items.
   Assigned* run() {
     // While workers can take half of an item below the level they are filled towards it, in
-    // rounds: each takes items for three quarters of what it lacks, at least one.
+    // rounds: each takes items for seven eighths of what it lacks, at least one.
     bool sorted = true;  // all loads are zero
     while (!items_.done()) {
       if (!sorted) sort_workers();
@@ -154,7 +154,7 @@ class Rounds {
         continue;
       }
       any = true;
-      const i64 goal = load + (level_ - load) * 3 / 4;
+      const i64 goal = load + (level_ - load) * 7 / 8;
       do {
         i32 count = 1;
         const i32 left = items_.left_in_run();

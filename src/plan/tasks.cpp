@@ -23,7 +23,7 @@ i32 average_class(const GroupFacts& group, const BatchFacts& batch) {
   return class_of(group, blocks == 0 ? 1 : (rows + blocks - 1) / blocks);
 }
 
-i32 align_down(i32 value, i32 granule) { return value - value % granule; }
+i32 align_down(i32 value, i32 granule) { return value == 0 ? 0 : value - value % granule; }
 
 /// True if the rows of a tile are covered by the tasks of one outer view.
 bool covered(const Task* begin, const Task* end, const Task*& cursor, i32 first, i32 last) {
