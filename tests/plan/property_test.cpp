@@ -42,6 +42,69 @@ void plan_and_verify(bool positions_with_levels) {
   if (policy.balance) check_makespan(plan.groups[0], shared);
 }
 
+/// Two layer groups, the second windowed, planned together; then another batch, then the first
+/// again: the same bytes.
+void plan_groups_twice() {
+  AttentionSpec spec = draw_spec();
+  AttentionSpec windowed = spec;
+  windowed.window_left = pick({0, 3, 20, 64});
+  const std::vector<AttentionSpec> specs = {spec, windowed};
+  const PlanTarget target = draw_target();
+  const std::vector<PlanTarget> targets = {target, draw_target()};
+  const Policy policy = draw_policy(spec);
+  OwnedBatch first = draw_batch(spec, policy.kind != PolicyKind::kBatchInvariant);
+  OwnedBatch second = draw_batch(spec, policy.kind != PolicyKind::kBatchInvariant);
+  RC_LOG() << describe(spec, policy, target, first) << describe(spec, policy, target, second);
+  Capacity capacity = capacity_of(spec, first, policy);
+  const Capacity other = capacity_of(spec, second, policy);
+  capacity.max_requests = std::max(capacity.max_requests, other.max_requests);
+  capacity.max_query_rows = std::max(capacity.max_query_rows, other.max_query_rows);
+  capacity.max_row_blocks = std::max(capacity.max_row_blocks, other.max_row_blocks);
+  capacity.max_views = std::max(capacity.max_views, other.max_views);
+  Planner planner(specs, capacity, policy, targets);
+  const auto words_of = [&](OwnedBatch& owned) {
+    const Batch& batch = owned.get();
+    const Plan& plan = planner.plan(std::span(&batch, 1));
+    verify_plan(specs, std::span(&batch, 1), plan, planner.bounds());
+    return std::vector<std::int32_t>(plan.words.begin(), plan.words.end());
+  };
+  const auto words = words_of(first);
+  words_of(second);
+  RC_ASSERT(words_of(first) == words);
+}
+
+TEST(PlanProperty, GroupsAndRepeatsGiveTheSameBytes) {
+  EXPECT_TRUE(rc::check("two groups, planned again", [] { plan_groups_twice(); }));
+}
+
+/// fixed_chunk: no item crosses a multiple of the chunk.
+void chunks_stay_on_the_grid() {
+  AttentionSpec spec = draw_spec();
+  const PlanTarget target = draw_target();
+  Policy policy;
+  policy.kind = PolicyKind::kFixedChunk;
+  policy.kv_chunk = spec.page_size * draw(1, 12);
+  OwnedBatch owned = draw_batch(spec, true);
+  RC_LOG() << describe(spec, policy, target, owned);
+  Planner planner(std::span(&spec, 1), capacity_of(spec, owned, policy), policy,
+                  std::span(&target, 1));
+  const Batch& batch = owned.get();
+  const Plan& plan = planner.plan(std::span(&batch, 1));
+  const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
+  const auto* group =
+      reinterpret_cast<const device::GroupHeader*>(plan.words.data() + header->group_offset[0]);
+  const auto* pieces =
+      reinterpret_cast<const device::Piece*>(plan.words.data() + group->piece_offset);
+  for (int p = 0; p < group->num_pieces; ++p) {
+    RC_ASSERT(pieces[p].kv_begin < pieces[p].kv_end);
+    RC_ASSERT(pieces[p].kv_begin / policy.kv_chunk == (pieces[p].kv_end - 1) / policy.kv_chunk);
+  }
+}
+
+TEST(PlanProperty, FixedChunksStayOnTheGrid) {
+  EXPECT_TRUE(rc::check("fixed chunks", [] { chunks_stay_on_the_grid(); }));
+}
+
 TEST(PlanProperty, EveryVisiblePairOnceSmallBatches) {
   EXPECT_TRUE(rc::check("one plan, verified", [] { plan_and_verify(true); }));
 }
