@@ -1,7 +1,9 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Coefficients of the cost model as data, keyed by device, family and tile class. Backends look
-// theirs up for PlanTarget; `plait bench --calibrate` measures a device and prints its rows.
+// Coefficients of the cost model as data, keyed by device, family and tile class: what a device is
+// expected to take when nothing runs there (the reference device of the corpus and of `plait
+// explain`). A backend at hand states its own in PlanTarget, from its kernels' rates;
+// `plait bench --calibrate` measures those.
 #pragma once
 
 #include <cstdint>
