@@ -27,9 +27,32 @@ inline constexpr int kMaxUnit = 8;
 
 HWY_INLINE void prefetch_line(const char* p) { __builtin_prefetch(p, 0, 3); }
 
-/// Rows to fetch while a unit is computed, one per key of the unit.
+/// Rows to fetch while a unit is computed, one per key of the unit, and one more that is there
+/// already.
 struct Upcoming {
-  const char* row[kMaxUnit];
+  const char* row[kMaxUnit + 1];
+};
+
+/// Fetches upcoming rows a few lines at a time, in the order of memory: the hardware then joins in.
+class Fetcher {
+ public:
+  Fetcher(const char* const* rows, int bytes)
+      : rows_(rows), bytes_(bytes), line_(rows[0]), end_(line_ + bytes) {}
+  /// The next n lines of the current row, maybe some beyond it.
+  HWY_INLINE void lines(int n) {
+    for (int i = 0; i < n; ++i) prefetch_line(line_ + 64 * i);
+    line_ += 64 * n;
+    if (line_ >= end_) {
+      line_ = *++rows_;
+      end_ = line_ + bytes_;
+    }
+  }
+
+ private:
+  const char* const* rows_;
+  int bytes_;
+  const char* line_;
+  const char* end_;
 };
 
 /// Adds the 128-bit blocks of a vector.
@@ -95,15 +118,12 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
 #pragma GCC unroll 4
     for (int key = 0; key < 4; ++key) acc[r][key] = hn::Zero(df);
   }
+  Fetcher fetcher(fetch, dim * kSize);
   int i = 0;
   for (; i + kLanes <= dim; i += kLanes) {
     // As many lines as these loads consume, evenly among the arithmetic: a burst would fill the
     // miss buffers and leave memory idle afterwards.
-    const int line = i * kSize / 64;
-    constexpr int kRowsAtOnce = kLanes * kSize >= 64 ? 4 : kLanes * kSize / 16;
-    const int first = i * kSize % 64 / 16;
-#pragma GCC unroll 4
-    for (int row = 0; row < kRowsAtOnce; ++row) prefetch_line(fetch[first + row] + line * 64);
+    fetcher.lines(kLanes * kSize / 16);
     accumulate_keys<R>(acc, q + i, q_ld, Load::load(k0 + i), Load::load(k1 + i), Load::load(k2 + i),
                        Load::load(k3 + i));
   }
@@ -135,7 +155,7 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
 template <class Load, int R, int NV>
 HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, int column,
                             const void* const* v_rows, std::ptrdiff_t offset, int first,
-                            int num_keys, const Upcoming& upcoming) {
+                            int num_keys, Fetcher& fetcher) {
   constexpr int kSize = static_cast<int>(sizeof(typename Load::Element));
   const DF df;
   float* o = t.o + row * t.o_ld + column;
@@ -152,9 +172,7 @@ HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, in
     VF x[NV];
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) x[n] = Load::load(v + n * kLanes);
-    const char* fetch = upcoming.row[key - first] + column * kSize;
-#pragma GCC unroll 8
-    for (int byte = 0; byte < NV * kLanes * kSize; byte += 64) prefetch_line(fetch + byte);
+    fetcher.lines(NV * kLanes * kSize / 64);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const VF p = hn::Set(df, s[key * t.s_ld + r]);
@@ -232,12 +250,13 @@ template <class Load, int R>
 HWY_NOINLINE void fold_rows(const StreamStep& t, int row, const float* alpha,
                             const void* const* v_rows, std::ptrdiff_t offset, int first, int count,
                             const Upcoming& upcoming) {
+  Fetcher fetcher(upcoming.row, t.dim_vo * static_cast<int>(sizeof(typename Load::Element)));
   int column = 0;
   for (; column + 4 * kLanes <= t.dim_vo; column += 4 * kLanes) {
-    fold_values<Load, R, 4>(t, row, alpha, column, v_rows, offset, first, count, upcoming);
+    fold_values<Load, R, 4>(t, row, alpha, column, v_rows, offset, first, count, fetcher);
   }
   for (; column + kLanes <= t.dim_vo; column += kLanes) {
-    fold_values<Load, R, 1>(t, row, alpha, column, v_rows, offset, first, count, upcoming);
+    fold_values<Load, R, 1>(t, row, alpha, column, v_rows, offset, first, count, fetcher);
   }
   if (column < t.dim_vo) fold_tail<Load, R>(t, row, alpha, column, v_rows, offset, first, count);
 }
@@ -324,6 +343,7 @@ HWY_INLINE void visit(const Walk& walk, const Walk& then, const Unit& unit) {
       if (row == nullptr && room-- > 0) row = following.take();
       upcoming.row[i] = row == nullptr ? idle : row;
     }
+    upcoming.row[walk.unit] = idle;
     unit(head, first, count, upcoming);
   }
 }
@@ -333,7 +353,7 @@ void stream_step(const StreamStep& t) {
   constexpr std::size_t kSize = sizeof(typename Load::Element);
   // How far ahead rows are fetched: beyond the latency of memory, but within the first cache
   // together with what is computed. Measured, as are the units: `plait bench decode`.
-  constexpr std::size_t kAheadBytes = kSize > 2 ? 8192 : 16384;
+  constexpr std::size_t kAheadBytes = 16384;
   constexpr int kScoreUnit = 4;
   constexpr int kFoldUnit = kSize > 2 ? 4 : 8;
   const auto walk_of = [&t](const void* const* rows, std::ptrdiff_t head_stride, int dim, int count,
