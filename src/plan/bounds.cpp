@@ -151,7 +151,8 @@ GroupBounds group_bounds(const AttentionSpec& spec, const Capacity& capacity, co
     b.items = unsplit_items;
   } else {
     b.split_items = mul(kSplitItemsPerWorker, workers);
-    b.split_rows = mul(mul(kSplitTilesPerWorker, workers), std::min(q_high, fused));
+    const i64 tiles_per_worker = canonical ? kCanonicalTilesPerWorker : kSplitTilesPerWorker;
+    b.split_rows = mul(mul(tiles_per_worker, workers), std::min(q_high, fused));
     i64 forced = 0;
     if (canonical && views > 1) {
       forced = mul(kForcedSegments, unsplit_items);

@@ -17,6 +17,8 @@ inline constexpr std::int64_t kSplitItemsPerWorker = 16;
 /// Partial states for splitting, in query tiles of the largest class per worker. A limit of one
 /// mean load per item needs at most two (see docs/planner.md), so it is always within budget.
 inline constexpr std::int64_t kSplitTilesPerWorker = 2;
+/// The same for canonical segments, whose query tile is smaller and whose chunks cannot be chosen.
+inline constexpr std::int64_t kCanonicalTilesPerWorker = 4;
 /// Partial states per query row and head that canonical segments may force in a cascade, per view.
 inline constexpr std::int64_t kForcedSegments = 4;
 

@@ -251,7 +251,7 @@ TEST(PlanBounds, WorstCasesReachHalf) {
     // batch_invariant: one prompt whose segments are all single items.
     Policy invariant;
     invariant.kind = PolicyKind::kBatchInvariant;
-    OwnedBatch batch = flat({{4, 64 * 60}}, 4);
+    OwnedBatch batch = flat({{4, 64 * 120}}, 4);
     Capacity c = fit_capacity(std::span(&spec, 1), std::span(&batch.get(), 1), invariant);
     EXPECT_GE(use_of(spec, c, invariant, target, batch), 0.5);
   }
