@@ -180,20 +180,14 @@ int report_check(const std::vector<Job>& jobs, const SourceSet& sources, const N
     }
     if (job.from_cache) continue;
     seconds.push_back(job.cpu_seconds);
-    if (job.cpu_seconds > kSlowestCompile) {
-      complain(job, "takes " + std::to_string(job.cpu_seconds) + " s to compile, at most " +
-                        std::to_string(kSlowestCompile));
-    }
   }
   if (!seconds.empty()) {
     std::sort(seconds.begin(), seconds.end());
     const double median = seconds[seconds.size() / 2];
-    std::printf("compile time on one core: median %.2f s, slowest %.2f s\n", median,
-                seconds.back());
-    if (median > kMedianCompile) {
-      std::printf("over budget: the median is above %.2f s\n", kMedianCompile);
-      ++broken;
-    }
+    // Times depend on the machine and on who else uses it: they are shown beside their goals and
+    // fail nothing.
+    std::printf("compile time on one core: median %.2f s (goal %.2f), slowest %.2f s (goal %.2f)\n",
+                median, kMedianCompile, seconds.back(), kSlowestCompile);
   }
   return broken;
 }
@@ -270,11 +264,8 @@ int run_jobs(const Options& options, std::vector<Job>& jobs, const SourceSet& so
   if (options.check) broken = report_check(jobs, sources, nvrtc);
   if (cache.writable()) {
     const double warm = slowest_warm_load(jobs, cache.directory(), nvrtc);
-    std::printf("slowest load from disk: %.2f ms\n", 1e3 * warm);
-    if (options.check && warm > kSlowestWarmLoad) {
-      std::printf("over budget: above %.2f ms\n", 1e3 * kSlowestWarmLoad);
-      ++broken;
-    }
+    std::printf("slowest load from disk: %.2f ms (goal %.2f)\n", 1e3 * warm,
+                1e3 * kSlowestWarmLoad);
   }
   if (!options.write_budgets.empty()) write_budgets(jobs, options.write_budgets, nvrtc);
   const DiskCache::Counters counters = cache.counters();
