@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "core/convert.h"
 #include "cpu/simd-inl.h"
@@ -49,10 +50,22 @@ HWY_INLINE VF widen_small(VU x) {
   return hn::BitCast(df, hn::Or(hn::BitCast(du, hn::Mul(placed, rebias)), sign));
 }
 
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
+#define PLAIT_CPU_HAS_F16_LOADS 1
+using D16 = hn::Rebind<std::uint16_t, DF>;
+
+/// Widens f16 given as bits; the hardware takes subnormals in its stride.
+HWY_INLINE VF widen_f16(hn::Vec<D16> bits) {
+  return hn::PromoteTo(DF(), hn::BitCast(hn::Rebind<hwy::float16_t, DF>(), bits));
+}
+#else
+#define PLAIT_CPU_HAS_F16_LOADS 0
+#endif
+
 struct LoadF16 {
   using Element = std::uint16_t;
   static HWY_INLINE VF load(const Element* p) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
+#if PLAIT_CPU_HAS_F16_LOADS
     const hn::Rebind<hwy::float16_t, DF> d16;
     return hn::PromoteTo(DF(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 #else
@@ -69,23 +82,44 @@ struct LoadF16 {
 struct LoadE4M3 {
   using Element = std::uint8_t;
   static HWY_INLINE VF load(const Element* p) {
+#if PLAIT_CPU_HAS_F16_LOADS
+    // Sign to the top, then exponent and mantissa where f16 has them: 2^-8 of the value.
+    const DF df;
+    const D16 d16;
+    const hn::RebindToSigned<D16> d16s;
+    const auto wide = hn::PromoteTo(d16, hn::LoadU(hn::Rebind<std::uint8_t, DF>(), p));
+    const auto spread = hn::ShiftRight<1>(hn::BitCast(d16s, hn::ShiftLeft<8>(wide)));
+    const VF x = hn::Mul(widen_f16(hn::And(hn::BitCast(d16, spread), hn::Set(d16, 0xBF80U))),
+                         hn::Set(df, 256.0F));
+    // The encodings of NaN would be +-480.
+    const VF nan = hn::Set(df, std::numeric_limits<float>::quiet_NaN());
+    return hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(df, 448.0F)), nan, x);
+#else
     const DU du;
     const VU x = hn::PromoteTo(du, hn::LoadU(hn::Rebind<std::uint8_t, DF>(), p));
     const VU nan = hn::Set(du, 0x7FU);
     const VU bits = hn::IfThenElseZero(hn::Eq(hn::And(x, nan), nan), hn::Set(du, 0x7FC00000U));
     return hn::BitCast(DF(), hn::Or(hn::BitCast(du, widen_small<4, 3>(x)), bits));
+#endif
   }
 };
 
 struct LoadE5M2 {
   using Element = std::uint8_t;
   static HWY_INLINE VF load(const Element* p) {
+#if PLAIT_CPU_HAS_F16_LOADS
+    // It is f16 without the lower byte.
+    const D16 d16;
+    const auto wide = hn::PromoteTo(d16, hn::LoadU(hn::Rebind<std::uint8_t, DF>(), p));
+    return widen_f16(hn::ShiftLeft<8>(wide));
+#else
     const DU du;
     const VU x = hn::PromoteTo(du, hn::LoadU(hn::Rebind<std::uint8_t, DF>(), p));
     const VU special = hn::Set(du, 0x7CU);
     const VU inf =
         hn::IfThenElseZero(hn::Eq(hn::And(x, special), special), hn::Set(du, 0x7F800000U));
     return hn::BitCast(DF(), hn::Or(hn::BitCast(du, widen_small<5, 2>(x)), inf));
+#endif
   }
 };
 
@@ -164,6 +198,8 @@ inline void store_e4m3(const float* src, int dim, void* dst) {
 inline void store_e5m2(const float* src, int dim, void* dst) {
   for (int i = 0; i < dim; ++i) static_cast<std::uint8_t*>(dst)[i] = f32_to_f8_e5m2(src[i]);
 }
+
+#undef PLAIT_CPU_HAS_F16_LOADS
 
 }  // namespace plait::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

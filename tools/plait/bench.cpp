@@ -2,11 +2,13 @@
 //
 // plait bench: one CSV line per case, with the bound measured in the same process next to it.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cpu/kernel_table.h"
@@ -91,6 +93,11 @@ void bench_decode(const Options& options, const bench::CacheFlush& flush, Report
 
 void bench_prefill(const Options& options, const bench::CacheFlush& flush, Report& report) {
   const bench::Sgemm sgemm(options.threads);
+  // OpenBLAS's threads go on spinning for some milliseconds after a product.
+  const auto settle = [&flush] {
+    flush();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
   double full = 0.0;
   for (DType kv : {DType::kF32, DType::kBF16}) {
     for (MaskKind mask : {MaskKind::kNone, MaskKind::kCausal}) {
@@ -102,7 +109,7 @@ void bench_prefill(const Options& options, const bench::CacheFlush& flush, Repor
       Sample bound;
       Sample sample;
       bench::measure_in_turn(
-          options.repetitions, flush, sgemm, [&] { problem.run(); }, bound, sample);
+          options.repetitions, settle, sgemm, [&] { problem.run(); }, bound, sample);
       Row row;
       row.name = "prefill 2048 8/8x128 " + std::string(to_string(kv)) +
                  (mask == MaskKind::kNone ? " full" : " causal");
