@@ -336,7 +336,7 @@ void ItemRunner::attend(const Layer& layer, const Run& run, std::int32_t kv_head
     together =
         !layer.ranged || (piece.full_begin <= piece.kv_begin && piece.kv_end <= piece.full_end);
   }
-  const std::int32_t most = together ? kQueryTile / run.num_fused_rows : 1;
+  const std::int32_t most = together ? kQueryTile / std::max(1, run.num_fused_rows) : 1;
   for (std::int32_t done = 0; done < count;) {
     const std::int32_t heads = std::min(most, count - done);
     if (together) {

@@ -3,6 +3,7 @@
 // A small attention problem on the CPU backend with a hand-made plan, and its fp64 answer.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -16,6 +17,9 @@
 namespace plait::test {
 
 inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Counted by the operator new of allocation_test.cpp.
+inline std::atomic<long> allocation_count{0};
 
 /// Values of any floating dtype, kept as doubles after rounding.
 struct Values {
@@ -45,6 +49,7 @@ struct Case {
   std::int32_t num_pages = 0;
   std::int32_t threads = 2;
   bool state = false;
+  mutable long allocations = 0;  // of the last run
 
   std::int32_t total_q() const {
     std::int32_t total = 0;
@@ -296,7 +301,9 @@ inline Case::Answer Case::run(const HandOptions& options) const {
     args.lse = Tensor::contiguous(lse.data(), DType::kF32, {total_q(), spec.num_qo_heads});
   }
   args.state = state;
+  const long before = allocation_count.load();
   executor->run(args);
+  allocations = allocation_count.load() - before;
   Answer answer;
   for (std::int64_t i = 0; i < o.size(); ++i) answer.o.push_back(o.get(i));
   for (float x : lse) answer.lse.push_back(x);

@@ -1,0 +1,44 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// A run allocates nothing, on any path: counted by replacing operator new in this executable.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "case.h"
+
+void* operator new(std::size_t size) {
+  plait::test::allocation_count.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace plait::test {
+namespace {
+
+TEST(CpuAllocation, RunAllocatesNothing) {
+  Case c;
+  c.spec.num_qo_heads = 4;
+  c.spec.num_kv_heads = 2;
+  c.spec.head_dim_qk = c.spec.head_dim_vo = 40;
+  c.requests = {{1, 300}, {20, 100}, {2, 0}};
+  c.spec.sink = true;
+  c.make(1);
+  const long made = allocation_count.load();
+  EXPECT_GT(made, 0) << "the counter does not count";
+  for (const HandOptions& options : {HandOptions{}, HandOptions{.q_tile = 8, .kv_chunk = 48},
+                                     HandOptions{.segment_tokens = 128}}) {
+    c.run(options);
+    EXPECT_EQ(c.allocations, 0);
+  }
+  c.spec.rope.kind = RopeKind::kHalf;
+  c.spec.logits_soft_cap = 5.0;
+  c.run({});
+  EXPECT_EQ(c.allocations, 0);
+}
+
+}  // namespace
+}  // namespace plait::test
