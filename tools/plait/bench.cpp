@@ -2,6 +2,7 @@
 //
 // plait bench: one CSV line per case, with the bound measured in the same process next to it.
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -15,6 +16,9 @@
 #include "plait/bench/attention_case.h"
 #include "plait/bench/bounds.h"
 #include "plait/bench/calibrate.h"
+#if PLAIT_WITH_CUDA
+#include "plait/bench/cuda_groups.h"
+#endif
 #include "plait/bench/plan_cases.h"
 #include "plait/bench/report.h"
 #include "plait/bench/stats.h"
@@ -39,6 +43,8 @@ struct Options {
   int threads = 0;
   int repetitions = 15;
   bool calibrate = false;
+  std::string device = "cpu";
+  std::string family = "auto";
 };
 
 AttentionSpec decode_spec(DType kv, KvLayout layout) {
@@ -181,11 +187,57 @@ void bench_scaling(const Options& options, const bench::CacheFlush& flush, Repor
   }
 }
 
+#if PLAIT_WITH_CUDA
+/// "cuda" or "cuda:N".
+int ordinal_of(const std::string& device) {
+  if (device == "cuda") return 0;
+  int ordinal = -1;
+  if (device.starts_with("cuda:")) {
+    const char* end = device.data() + device.size();
+    const auto [at, error] = std::from_chars(device.data() + 5, end, ordinal);
+    if (error == std::errc() && at == end && ordinal >= 0) return ordinal;
+  }
+  throw Error(ErrorCode::kInvalidArgument, "--device", device, "cpu, cuda or cuda:N");
+}
+#endif
+
+/// The groups of a GPU; what only the CPU cases know is refused.
+int run_on_gpu(const CLI::App& app, const Options& options) {
+  for (const char* option : {"--threads", "--calibrate", "--clock"}) {
+    if (app.count(option) > 0) {
+      throw Error(ErrorCode::kInvalidArgument, option, "given", "--device cpu with it");
+    }
+  }
+#if PLAIT_WITH_CUDA
+  for (const std::string& group : options.groups) {
+    if (std::find(std::begin(bench::kCudaGroups), std::end(bench::kCudaGroups), group) ==
+        std::end(bench::kCudaGroups)) {
+      throw Error(ErrorCode::kInvalidArgument, "groups", group,
+                  "decode, prefill or transition on a GPU");
+    }
+  }
+  Report report(options.csv);
+  bench::bench_cuda(options.groups,
+                    {ordinal_of(options.device), options.family, options.pages == "shuffled",
+                     options.repetitions},
+                    report);
+  return 0;
+#else
+  throw Error(ErrorCode::kBackend, "--device", options.device,
+              "cpu: this build has no CUDA backend");
+#endif
+}
+
 int run(const std::vector<std::string>& args) {
   Options options;
   CLI::App app{"Measures the engine and, in the same process, what bounds it", "plait bench"};
-  app.add_option("groups", options.groups, "plan, decode, prefill, scaling; none: all")
-      ->check(CLI::IsMember({"plan", "decode", "prefill", "scaling"}));
+  app.add_option("groups", options.groups,
+                 "plan, decode, prefill, scaling (CPU), transition (GPU); none: all of the device")
+      ->check(CLI::IsMember({"plan", "decode", "prefill", "scaling", "transition"}));
+  app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--family", options.family, "GPU kernels: auto, mma or hopper")
+      ->check(CLI::IsMember({"auto", "mma", "hopper"}))
+      ->capture_default_str();
   app.add_option("--csv", options.csv, "also write the lines to this file");
   app.add_option("--pages", options.pages, "order of pages in the pool: shuffled or sequential")
       ->check(CLI::IsMember({"shuffled", "sequential"}))
@@ -203,6 +255,14 @@ int run(const std::vector<std::string>& args) {
       ->check(CLI::IsMember({"wall", "processor"}))
       ->capture_default_str();
   if (const auto code = parse_options(app, args)) return *code;
+  if (options.device != "cpu") return run_on_gpu(app, options);
+  if (options.family != "auto") {
+    throw Error(ErrorCode::kInvalidArgument, "--family", options.family, "auto on the CPU");
+  }
+  if (std::find(options.groups.begin(), options.groups.end(), "transition") !=
+      options.groups.end()) {
+    throw Error(ErrorCode::kInvalidArgument, "groups", "transition", "--device cuda with it");
+  }
   if (clock == "processor") {
     if (options.threads != 1) {
       throw Error(ErrorCode::kInvalidArgument, "--clock", clock, "wall, unless --threads is 1");
