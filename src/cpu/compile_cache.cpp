@@ -4,13 +4,13 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -18,8 +18,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <sstream>
 
+#include "core/cache_directory.h"
+#include "core/key_lock.h"
 #include "plait/error.h"
 
 extern char** environ;
@@ -28,6 +31,8 @@ namespace plait::cpu {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kPatience{60};
 
 constexpr std::array kFlags = {
 #if defined(__aarch64__)
@@ -120,26 +125,16 @@ std::string hex(const XXH128_hash_t& hash) {
   return text;
 }
 
-/// The cache directory if it is this user's alone, else empty.
-fs::path cache_directory() {
-  fs::path directory = environment("PLAIT_CACHE_DIR");
-  if (directory.empty() && !environment("XDG_CACHE_HOME").empty()) {
-    directory = fs::path(environment("XDG_CACHE_HOME")) / "plait";
-  }
-  if (directory.empty() && !environment("HOME").empty()) {
-    directory = fs::path(environment("HOME")) / ".cache" / "plait";
-  }
-  if (directory.empty()) return {};
-  std::error_code error;
-  if (directory.has_parent_path()) fs::create_directories(directory.parent_path(), error);
-  mkdir(directory.c_str(), 0700);
-  struct stat info {};
-  // Machine code is executed: nobody else may be able to put some here.
-  if (stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid() ||
-      (info.st_mode & 022) != 0 || access(directory.c_str(), R_OK | W_OK | X_OK) != 0) {
-    return {};
-  }
-  return fs::absolute(directory, error);
+[[noreturn]] void fail_to_write(const fs::path& path) {
+  throw Error(ErrorCode::kIo, "cache directory", path.string(), "a file that can be written");
+}
+
+void write_text(const fs::path& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  // A full disk must not look like a source that does not compile.
+  if (!file) fail_to_write(path);
 }
 
 fs::path compile(const CompileUnit& unit, const std::string& compiler, const fs::path& directory) {
@@ -148,10 +143,11 @@ fs::path compile(const CompileUnit& unit, const std::string& compiler, const fs:
   const fs::path output = directory / "variant.so";
   for (const auto& [name, text] : unit.headers) {
     const fs::path path = directory / name;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << text;
+    std::error_code error;
+    fs::create_directories(path.parent_path(), error);
+    write_text(path, text);
   }
-  std::ofstream(directory / "variant.cpp", std::ios::binary) << unit.source;
+  write_text(directory / "variant.cpp", unit.source);
   arguments.push_back("-I" + directory.string());
   arguments.emplace_back("-o");
   arguments.push_back(output.string());
@@ -181,32 +177,14 @@ bool is_intact(const fs::path& path) {
   return bytes.compare(body, kTrailer, hex(XXH3_128bits(bytes.data(), body))) == 0;
 }
 
-void seal(const fs::path& path) {
+/// False if the trailer could not be written; what is there then is not intact.
+bool seal(const fs::path& path) {
   const std::string bytes = read_text(path);
-  std::ofstream(path, std::ios::binary | std::ios::app)
-      << hex(XXH3_128bits(bytes.data(), bytes.size()));
+  std::ofstream file(path, std::ios::binary | std::ios::app);
+  file << hex(XXH3_128bits(bytes.data(), bytes.size()));
+  file.close();
+  return static_cast<bool>(file);
 }
-
-/// Held while a key is compiled, so that processes compile it once. Freed by the system if its
-/// holder dies; where files cannot be locked, work is merely repeated.
-class KeyLock {
- public:
-  explicit KeyLock(const fs::path& path)
-      : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
-    if (file_ >= 0) {
-      while (flock(file_, LOCK_EX) != 0 && errno == EINTR) {
-      }
-    }
-  }
-  ~KeyLock() {
-    if (file_ >= 0) close(file_);
-  }
-  KeyLock(const KeyLock&) = delete;
-  KeyLock& operator=(const KeyLock&) = delete;
-
- private:
-  int file_;
-};
 
 std::string identity(const CompileUnit& unit, const std::string& compiler,
                      const std::string& version) {
@@ -240,28 +218,37 @@ std::string find_compiler() {
 
 void* load_compiled(const CompileUnit& unit) {
   const std::string compiler = find_compiler();
-  const fs::path cache = cache_directory();
-  const TemporaryDirectory scratch(cache.empty() ? fs::temp_directory_path() : cache);
+  const std::string cache = default_cache_directory();
+  const bool readable = !cache.empty() && inspect_cache_directory(cache).empty();
+  const bool writable = readable && access(cache.c_str(), W_OK) == 0;
+  if (writable) remove_stale_temporaries(cache);
+  std::error_code error;
+  const fs::path directory = readable ? fs::absolute(cache, error) : fs::path();
+  const TemporaryDirectory scratch(writable ? directory : fs::temp_directory_path(error));
   if (run_program({compiler, "--version"}, scratch.path() / "version") != 0) {
     throw Error(ErrorCode::kBackend, "compiler", compiler, "a C++ compiler that answers --version");
   }
-  const char* why = "";
-  if (cache.empty()) {
-    void* library = open_library(compile(unit, compiler, scratch.path()), &why);
-    if (library == nullptr) throw Error(ErrorCode::kBackend, "variant library", "an error", why);
-    return library;
-  }
   const std::string name = identity(unit, compiler, read_text(scratch.path() / "version"));
-  const fs::path entry = cache / (name + ".so");
-  const KeyLock lock(cache / (name + ".lock"));
-  if (is_intact(entry)) {
-    if (void* library = open_library(entry, &why)) return library;
+  const fs::path entry = directory / (name + ".so");
+  const char* why = "";
+  const auto from_disk = [&]() -> void* {
+    return readable && is_intact(entry) ? open_library(entry, &why) : nullptr;
+  };
+  if (void* library = from_disk()) return library;
+  // Processes compile a key once. One that is killed frees it at once; one that is stopped must not
+  // block the others, so patience ends.
+  std::optional<KeyLock> lock;
+  if (writable) {
+    lock.emplace((directory / (name + ".lock")).string(), kPatience);
+    if (void* library = from_disk()) return library;
   }
   const fs::path built = compile(unit, compiler, scratch.path());
-  seal(built);
-  std::error_code error;
-  fs::rename(built, entry, error);
-  void* library = open_library(error ? built : entry, &why);
+  bool stored = writable && seal(built);
+  if (stored) {
+    fs::rename(built, entry, error);
+    stored = !error;
+  }
+  void* library = open_library(stored ? entry : built, &why);
   if (library == nullptr) throw Error(ErrorCode::kBackend, "variant library", "an error", why);
   return library;
 }

@@ -23,7 +23,8 @@ std::string find_compiler();
 /// entry's name is a hash of everything that can change the code: sources, flags, compiler version
 /// and processor. Entries appear by atomic rename and carry a checksum; a damaged one is built
 /// again. A directory that cannot be used costs a compilation, never correctness. Throws
-/// Error{kCompile} with the compiler's log.
+/// Error{kCompile} with the compiler's log, Error{kIo} where nothing can be written,
+/// Error{kBackend} without a compiler.
 void* load_compiled(const CompileUnit& unit);
 
 }  // namespace plait::cpu

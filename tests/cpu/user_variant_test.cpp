@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -152,6 +153,27 @@ TEST_F(CpuUserVariant, DamagedEntryIsRebuilt) {
   const Case::Answer got = user.run({});
   EXPECT_EQ(got.o, want.o);
   ASSERT_EQ(entries().size(), 1U);
+}
+
+TEST_F(CpuUserVariant, LeavesOnlyTheEntryBehind) {
+  // What a builder that was killed two hours ago left.
+  const fs::path stale = directory_ / "build.tmp.killed";
+  fs::create_directories(stale / "core");
+  std::ofstream(stale / "core" / "portable.h") << "half a";
+  fs::last_write_time(stale, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  const fs::path young = directory_ / "build.tmp.running";
+  fs::create_directories(young);
+  Case user = small();
+  user.make(1);
+  user.spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
+  user.run({});
+  EXPECT_FALSE(fs::exists(stale));
+  EXPECT_TRUE(fs::exists(young));
+  std::size_t files = 0;
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    files += entry.is_regular_file() ? 1 : 0;
+  }
+  EXPECT_EQ(files, 1U);  // no lock either
 }
 
 TEST_F(CpuUserVariant, SameNameOtherSource) {

@@ -11,46 +11,16 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <ctime>
-#include <filesystem>
 #include <utility>
 
-#include "cuda/jit/key_lock.h"
-#include "cuda/shared_library.h"
+#include "core/cache_directory.h"
+#include "core/key_lock.h"
 
 namespace plait::cuda {
 namespace {
 
-constexpr std::time_t kStaleTemporarySeconds = 3600;
-
 std::string error_text(const std::string& what, int error) {
   return what + ": " + std::strerror(error);
-}
-
-/// Empty if the directory may be used, else why not.
-std::string inspect_directory(const std::string& directory) {
-  std::error_code error;
-  const std::filesystem::path path(directory);
-  if (!std::filesystem::exists(path, error)) {
-    if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-    // EEXIST: another process was faster.
-    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-      return error_text("cannot create " + directory, errno);
-    }
-  }
-  struct stat info {};
-  if (::stat(directory.c_str(), &info) != 0) return error_text("cannot read " + directory, errno);
-  if (!S_ISDIR(info.st_mode)) return directory + " is not a directory";
-  if (info.st_uid != ::geteuid()) {
-    return directory + " belongs to user " + std::to_string(info.st_uid) + ", not to " +
-           std::to_string(::geteuid());
-  }
-  // Machine code is executed: nobody else may be able to put some here.
-  if ((info.st_mode & 022) != 0) return directory + " can be written by others";
-  if (::access(directory.c_str(), R_OK | X_OK) != 0) {
-    return error_text("cannot read " + directory, errno);
-  }
-  return {};
 }
 
 /// The file's bytes if it is a regular file of this user; nothing otherwise.
@@ -101,39 +71,16 @@ void sync_directory(const std::string& directory) {
   ::close(descriptor);
 }
 
-/// Removes what killed writers left behind long ago.
-void remove_stale_temporaries(const std::string& directory) {
-  DIR* listing = ::opendir(directory.c_str());
-  if (listing == nullptr) return;
-  const std::time_t now = std::time(nullptr);
-  while (const dirent* entry = ::readdir(listing)) {
-    if (std::strstr(entry->d_name, ".tmp.") == nullptr) continue;
-    const std::string path = directory + "/" + entry->d_name;
-    struct stat info {};
-    if (::stat(path.c_str(), &info) == 0 && now - info.st_mtime > kStaleTemporarySeconds) {
-      ::unlink(path.c_str());
-    }
-  }
-  ::closedir(listing);
-}
-
 }  // namespace
 
-std::string DiskCache::default_directory() {
-  const std::string chosen = environment("PLAIT_CACHE_DIR");
-  if (!chosen.empty()) return chosen;
-  const std::string cache = environment("XDG_CACHE_HOME");
-  if (!cache.empty()) return cache + "/plait";
-  const std::string home = environment("HOME");
-  return home.empty() ? std::string() : home + "/.cache/plait";
-}
+std::string DiskCache::default_directory() { return default_cache_directory(); }
 
 DiskCache::DiskCache(std::string directory) : directory_(std::move(directory)) {
   if (directory_.empty()) {
     reason_ = "no directory: none of PLAIT_CACHE_DIR, XDG_CACHE_HOME and HOME is set";
     return;
   }
-  reason_ = inspect_directory(directory_);
+  reason_ = inspect_cache_directory(directory_);
   readable_ = reason_.empty();
   if (!readable_) return;
   writable_ = ::access(directory_.c_str(), W_OK) == 0;

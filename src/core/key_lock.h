@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-namespace plait::cuda {
+namespace plait {
 
 /// An exclusive lock between threads and processes, by flock on a file of its own. The kernel drops
 /// it when its holder dies, however it dies.
@@ -33,4 +33,4 @@ class KeyLock {
   Outcome outcome_ = Outcome::kUnavailable;
 };
 
-}  // namespace plait::cuda
+}  // namespace plait

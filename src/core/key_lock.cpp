@@ -1,5 +1,5 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
-#include "cuda/jit/key_lock.h"
+#include "core/key_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-namespace plait::cuda {
+namespace plait {
 
 KeyLock::KeyLock(std::string path, std::chrono::milliseconds patience) : path_(std::move(path)) {
   using Clock = std::chrono::steady_clock;
@@ -60,4 +60,4 @@ KeyLock::~KeyLock() {
   ::close(descriptor_);
 }
 
-}  // namespace plait::cuda
+}  // namespace plait
