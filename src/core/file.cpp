@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -55,6 +56,17 @@ class Temporary {
   std::string path_;
 };
 
+/// Creates a file beside `path` with the mode that any new file gets; its path goes to `name`.
+/// Reading and setting back the umask instead would race with other threads that create files.
+Descriptor create_beside(const std::string& path, std::string& name) {
+  static std::atomic<unsigned> serial{0};
+  for (;;) {
+    name = path + ".tmp-" + std::to_string(getpid()) + "-" + std::to_string(serial.fetch_add(1));
+    const int file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file >= 0 || errno != EEXIST) return Descriptor(file);
+  }
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path, std::string_view field, std::int64_t limit) {
@@ -88,8 +100,8 @@ void write_file_atomic(const std::string& path, std::span<const std::string_view
   if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
     fail(field, path, "a directory", kExpected);
   }
-  std::string name = path + ".tmp-XXXXXX";
-  Descriptor file(mkstemp(name.data()));
+  std::string name;
+  Descriptor file = create_beside(path, name);
   if (file.get() < 0) fail(field, path, std::strerror(errno), kExpected);
   Temporary temporary(name);
   for (std::string_view piece : pieces) {
@@ -100,10 +112,6 @@ void write_file_atomic(const std::string& path, std::span<const std::string_view
       piece.remove_prefix(static_cast<std::size_t>(put));
     }
   }
-  // mkstemp makes the file private; give it the mode an ordinary create would have.
-  const mode_t mask = umask(0);
-  umask(mask);
-  if (fchmod(file.get(), 0666 & ~mask) != 0) fail(field, path, std::strerror(errno), kExpected);
   if (close(file.release()) != 0) fail(field, path, std::strerror(errno), kExpected);
   if (rename(name.c_str(), path.c_str()) != 0) fail(field, path, std::strerror(errno), kExpected);
   temporary.keep();
