@@ -345,6 +345,27 @@ void resolve_lengths(const ViewPass& last, bool any_positions, i32* kv_len) {
   }
 }
 
+/// Keys of a view with positions lie below the length of every request that sees them. (Without
+/// positions that follows from the nesting of views.)
+void check_ends(const ViewPass& pass, const i32* kv_len) {
+  const Batch& batch = pass.batch;
+  for (i64 list = 0; list < pass.num_blocks * pass.lists; ++list) {
+    const RowBlock& record = pass.records[list];
+    if (record.num_slots == 0 || record.num_rows == 0) continue;
+    const i32 end = pass.list_end(record, list);
+    const i32 row_end = record.row_begin + record.num_rows;
+    for (auto r = static_cast<std::size_t>(record.request);
+         r + 1 < batch.qo_indptr.size() && batch.qo_indptr[r] < row_end; ++r) {
+      if (batch.qo_indptr[r] == batch.qo_indptr[r + 1] || end <= kv_len[r]) continue;
+      const i32 last = pass.view.page_indptr[static_cast<std::size_t>(list) + 1] - 1;
+      refuse(at(name(pass.index, "positions"), last),
+             pass.view.positions[static_cast<std::size_t>(last)],
+             "a page that ends within the " + std::to_string(kv_len[r]) + " keys of request " +
+                 std::to_string(r));
+    }
+  }
+}
+
 /// What depends on the lengths of requests: query positions, mask bits, RoPE table offsets.
 class RequestPass {
  public:
@@ -384,7 +405,8 @@ class RequestPass {
         }
         r->rope_k_begin = static_cast<i32>(rope_begin);
       }
-      if (custom) fill_mask(*r, q_begin, mask_byte);
+      // A block without rows reads no bits, and may lie between the records of other requests.
+      if (custom && r->num_rows > 0) fill_mask(*r, q_begin, mask_byte);
     }
   }
 
@@ -461,6 +483,13 @@ ResolvedBatch resolve_batch(const AttentionSpec& spec, const Batch& batch,
   }
   RequestPass requests(spec, batch, kv_len);
   for (std::size_t v = 0; v < num_views; ++v) {
+    const View& view = batch.views[v];
+    if (v + 1 < num_views && !view.positions.empty()) {
+      check_ends({spec, batch, view, v, blocks + result.view_begin[v],
+                  view.per_kv_head ? spec.num_kv_heads : 1,
+                  static_cast<i64>(view.row_indptr.size()) - 1, false},
+                 kv_len);
+    }
     requests.fill(blocks + result.view_begin[v], blocks + result.view_begin[v + 1],
                   v + 1 == num_views);
   }

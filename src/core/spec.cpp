@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -33,6 +34,14 @@ void check_range(const char* field, std::int64_t value, std::int64_t low, std::i
 
 void check_finite(const char* field, double value) {
   if (!std::isfinite(value)) refuse(field, text(value), "a finite number");
+}
+
+/// Kernels compute in f32: a value beyond it would become infinity there.
+void check_f32(const char* field, double value) {
+  check_finite(field, value);
+  if (std::fabs(value) > static_cast<double>(std::numeric_limits<float>::max())) {
+    refuse(field, text(value), "a number that f32 holds");
+  }
 }
 
 void check_float_dtype(const char* field, DType dtype) {
@@ -74,7 +83,15 @@ void validate_rope(const RopeSpec& rope, std::int32_t head_dim) {
     return;
   }
   if (rope.factor <= 0.0) refuse("rope.scaling.factor", text(rope.factor), "a positive number");
-  if (rope.scaling == RopeScalingKind::kLinear) return;
+  if (rope.scaling == RopeScalingKind::kLinear) {
+    const RopeSpec defaults;
+    if (rope.low_freq_factor != defaults.low_freq_factor ||
+        rope.high_freq_factor != defaults.high_freq_factor ||
+        rope.original_max_position != defaults.original_max_position) {
+      refuse("rope.scaling.kind", "linear", "llama3.1 when its options are set");
+    }
+    return;
+  }
   check_finite("rope.scaling.low_freq_factor", rope.low_freq_factor);
   check_finite("rope.scaling.high_freq_factor", rope.high_freq_factor);
   if (rope.low_freq_factor <= 0.0) {
@@ -160,13 +177,17 @@ void validate(const AttentionSpec& spec) {
     if (spec.layout != KvLayout::kNhd) refuse("layout", "HND", "NHD for ragged K and V");
   }
   check_range("mask.window_left", spec.window_left, -1, INT32_MAX);
-  check_finite("sm_scale", spec.sm_scale);
-  check_finite("logits_soft_cap", spec.logits_soft_cap);
-  if (spec.logits_soft_cap < 0.0) {
-    refuse("logits_soft_cap", text(spec.logits_soft_cap), "0 (off) or a positive number");
+  check_f32("sm_scale", spec.sm_scale);
+  check_f32("logits_soft_cap", spec.logits_soft_cap);
+  // A cap below the normal numbers of f32 would become 0, which is off, or divide to infinity.
+  const double smallest_cap = static_cast<double>(std::numeric_limits<float>::min());
+  if (spec.logits_soft_cap < 0.0 ||
+      (spec.logits_soft_cap > 0.0 && spec.logits_soft_cap < smallest_cap)) {
+    refuse("logits_soft_cap", text(spec.logits_soft_cap),
+           "0 (off) or a positive number that f32 holds, at least " + text(smallest_cap));
   }
   validate_rope(spec.rope, spec.head_dim_qk);
-  check_finite("reduction.bias", spec.sigmoid_bias);
+  check_f32("reduction.bias", spec.sigmoid_bias);
   if (spec.reduction == Reduction::kSum) {
     if (spec.sink) refuse("sink", "given", "none: a sum has no denominator for it to join");
     if (spec.sigmoid_bias != 0.0 && !spec.variant.source.empty()) {

@@ -1,0 +1,115 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// What a batch says beyond the shapes of its arrays.
+#include "core/batch_resolve.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/owned_batch.h"
+#include "plait/error.h"
+
+namespace plait {
+namespace {
+
+AttentionSpec paged_spec(MaskKind mask) {
+  AttentionSpec spec;
+  spec.num_qo_heads = spec.num_kv_heads = 2;
+  spec.head_dim_qk = spec.head_dim_vo = 8;
+  spec.page_size = 4;
+  spec.mask = mask;
+  return spec;
+}
+
+/// The field that a refusal of `batch` names; empty if it is accepted.
+std::string refused(const AttentionSpec& spec, OwnedBatch& batch) {
+  try {
+    validate(spec, batch.get());
+  } catch (const Error& error) {
+    return error.field();
+  }
+  return "";
+}
+
+TEST(BatchResolve, KeysOfAnOuterViewEndWithinEveryRequestThatSeesThem) {
+  // A shared view of both requests with pages at 0 and 8, then 2 and 5 keys of their own at 12.
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 1, 2};
+  batch.views.resize(2);
+  OwnedView& shared = batch.views[0];
+  shared.row_indptr = {0, 2};
+  shared.add_list(8, 4);
+  shared.positions = {0, 8};
+  OwnedView& own = batch.views[1];
+  own.row_indptr = {0, 1, 2};
+  own.add_list(2, 4);
+  own.add_list(5, 4);
+  own.positions = {12, 12, 16};
+  batch.kv_len = {14, 17};
+  const AttentionSpec spec = paged_spec(MaskKind::kNone);
+  EXPECT_EQ(refused(spec, batch), "");
+  shared.positions = {0, 12};  // ends at 16, beyond the 14 keys of request 0
+  EXPECT_EQ(refused(spec, batch), "views[0].positions[1]");
+  batch.kv_len = {16, 17};
+  EXPECT_EQ(refused(spec, batch), "");
+}
+
+TEST(BatchResolve, EmptyRowBlocksDoNotMoveTheMaskOfLaterRequests) {
+  // Requests of 2 rows each behind a shared view; the last view has an empty block between them.
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 2, 4};
+  batch.views.resize(2);
+  batch.views[0].row_indptr = {0, 2, 4};
+  batch.views[0].add_list(4, 4);
+  batch.views[0].add_list(8, 4);
+  OwnedView& last = batch.views[1];
+  last.row_indptr = {0, 2, 2, 4};
+  last.add_list(3, 4);
+  last.add_list(0, 4);
+  last.add_list(7, 4);
+  const AttentionSpec spec = paged_spec(MaskKind::kCustom);
+  const Batch& view = batch.get();
+  const BatchCounts counts = count_batch(spec, view);
+  std::vector<device::RowBlock> blocks(static_cast<std::size_t>(counts.num_lists));
+  std::vector<std::int32_t> kv_len(2);
+  resolve_batch(spec, view, counts, blocks.data(), kv_len.data(), nullptr);
+  EXPECT_EQ(kv_len, (std::vector<std::int32_t>{7, 15}));
+  const device::RowBlock& first = blocks[2];
+  const device::RowBlock& second = blocks[4];
+  EXPECT_EQ(first.mask_bit0_lo, 0U);
+  EXPECT_EQ(first.mask_row_bits, 3);
+  EXPECT_EQ(second.mask_bit0_lo, 8U);  // two rows of three bits fill the first byte
+  EXPECT_EQ(second.mask_row_bits, 7);
+}
+
+TEST(Spec, NumbersThatF32CannotHoldAreRefused) {
+  const auto field = [](auto spoil) -> std::string {
+    AttentionSpec spec = paged_spec(MaskKind::kNone);
+    spoil(spec);
+    try {
+      validate(spec);
+    } catch (const Error& error) {
+      return error.field();
+    }
+    return "";
+  };
+  EXPECT_EQ(field([](AttentionSpec& s) { s.logits_soft_cap = 1e-30; }), "");
+  EXPECT_EQ(field([](AttentionSpec& s) { s.logits_soft_cap = 1e-300; }), "logits_soft_cap");
+  EXPECT_EQ(field([](AttentionSpec& s) { s.logits_soft_cap = 1e300; }), "logits_soft_cap");
+  EXPECT_EQ(field([](AttentionSpec& s) { s.sm_scale = 1e300; }), "sm_scale");
+}
+
+TEST(Spec, OptionsOfAnotherRopeScalingAreRefused) {
+  RopeSpec rope;
+  rope.kind = RopeKind::kHalf;
+  rope.scaling = RopeScalingKind::kLinear;
+  rope.factor = 2.0;
+  EXPECT_NO_THROW(validate_rope(rope, 64));
+  rope.low_freq_factor = 2.0;
+  EXPECT_THROW(validate_rope(rope, 64), Error);
+}
+
+}  // namespace
+}  // namespace plait
