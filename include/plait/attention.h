@@ -22,7 +22,7 @@ struct Stream {
 };
 
 /// Where workspaces come from. Both functions must be thread safe; `allocate` returns null when
-/// there is no memory. Default: host or device malloc.
+/// there is no memory. Default: host or device malloc. One without the other is refused.
 struct Allocator {
   std::function<void*(std::int64_t bytes, Device device)> allocate;
   std::function<void(void* memory, Device device)> deallocate;
@@ -31,7 +31,7 @@ struct Allocator {
 struct EngineOptions {
   Device device;                 // where attention runs
   std::string family = "auto";   // "auto", "cpu", "mma", "hopper": forces one backend
-  std::int32_t num_threads = 0;  // CPU pool size; 0: PLAIT_NUM_THREADS, else the cores
+  std::int32_t num_threads = 0;  // CPU pool size; 0: PLAIT_NUM_THREADS, else the cores; CPU only
   Allocator allocator;
 };
 
@@ -103,8 +103,9 @@ class Attention {
  public:
   struct Options {
     Policy policy;
-    bool checked =
-        false;  // verify every plan independently, and page ids and duplicates on the host
+    /// Verifies every plan independently; on the host, page ids, positions against the plan, and
+    /// that no query lists a page twice. Synchronises runs on a GPU.
+    bool checked = false;
     bool measure = false;  // record per-worker start and end of every run
   };
 

@@ -1,7 +1,9 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // Free operations. Every tensor of a call lives on `engine`'s device; inputs and outputs may be
-// strided; an output may be one of the inputs where "in place" is said.
+// strided (elements of a row contiguous, no stride of 0 in an output); an output may be one of the
+// inputs where "in place" is said. What does not fit is refused with Error{kInvalidArgument} naming
+// the tensor, before anything is written.
 #pragma once
 
 #include <span>
@@ -31,9 +33,10 @@ void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& l
 /// Where each appended token goes: token t belongs to request batch_indices[t] at position
 /// positions[t] of its page list; batch index -1 skips the token (padding).
 /// k, v: [tokens, num_kv_heads, dim]; k_cache, v_cache: paged in `layout`; page_indptr i32
-/// [requests + 1], page_ids i32. dtype of k, v either equals the cache's or is wider: then values
-/// are divided by k_scale / v_scale and converted, round to nearest even; fp8 saturates.
-/// On the host an index out of range is refused before anything is written.
+/// [requests + 1], page_ids i32. k and v have one dtype, so have the caches; it either equals the
+/// caches' or is wider. Values are divided by k_scale / v_scale (finite, not 0) and converted,
+/// round to nearest even; fp8 saturates. Two tokens for one slot are the caller's error. On the
+/// host an index out of range is refused before anything is written.
 void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
                      const Tensor& batch_indices, const Tensor& positions,
                      const Tensor& page_indptr, const Tensor& page_ids, const Tensor& k_cache,

@@ -34,18 +34,16 @@ std::vector<AttentionSpec> checked_groups(std::vector<AttentionSpec> groups) {
   return groups;
 }
 
-/// Logical lengths as the current plan of one group recorded them.
-std::span<const std::int32_t> planned_kv_len(const Plan& plan, std::size_t group) {
-  const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
-  const auto offset = static_cast<std::size_t>(header->group_offset[group]);
-  const auto* g = reinterpret_cast<const device::GroupHeader*>(plan.words.data() + offset);
-  return plan.words.subspan(static_cast<std::size_t>(g->kv_len_offset),
-                            static_cast<std::size_t>(g->num_requests));
-}
-
-/// Host copies of the page lists, checked for range and, per query, for duplicates.
+/// Host copies of the page lists, checked for range and, per query, for duplicates; positions
+/// against the plan.
 void check_lists(const AttentionSpec& spec, const PlanFacts& facts, const RunArgs& args,
-                 const Executor& executor, bool duplicates) {
+                 const Executor& executor) {
+  for (std::size_t v = 0; v < args.positions.size(); ++v) {
+    if (!facts.has_positions[v] || facts.num_pages[v] == 0) continue;
+    Tensor listed = args.positions[v];
+    listed.shape[0] = facts.num_pages[v];
+    check_positions(facts, static_cast<std::int32_t>(v), executor.read_i32(listed, args.stream));
+  }
   if (spec.kv_kind == KvKind::kRagged) return;
   std::vector<std::vector<std::int32_t>> copies;
   std::vector<std::span<const std::int32_t>> ids;
@@ -58,7 +56,7 @@ void check_lists(const AttentionSpec& spec, const PlanFacts& facts, const RunArg
     check_page_ids(static_cast<std::int32_t>(v), copies.back(), args.k.shape[0]);
     ids.emplace_back(copies.back());
   }
-  if (duplicates) check_duplicates(facts, ids);
+  check_duplicates(facts, ids);
 }
 
 }  // namespace
@@ -96,18 +94,26 @@ AttentionImpl::AttentionImpl(std::shared_ptr<EngineImpl> engine, std::vector<Att
       planner_(groups_, capacity_, options_.policy, targets_),
       executor_(backend_->make_executor(
           make_request(groups_, targets_, capacity_, options_, engine_->options()))),
-      facts_(groups_.size()) {}
+      facts_(groups_.size()),
+      next_facts_(groups_.size()) {
+  summaries_.reserve(groups_.size());
+}
 
 void AttentionImpl::plan(std::span<const Batch> batches, Stream stream) {
   const Plan& plan = planner_.plan(batches);
   if (options_.checked) verify_plan(groups_, batches, plan, planner_.bounds());
+  // What a run is checked against changes together with what it executes: everything that can fail
+  // comes before.
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const Batch& batch = batches.size() == 1 ? batches[0] : batches[g];
+    next_facts_[g] = facts_of(batch, groups_[g], plan, g, options_.checked);
+  }
   const auto begin = std::chrono::steady_clock::now();
   executor_->upload(plan, stream);
   upload_ns_ = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    const Batch& batch = batches.size() == 1 ? batches[0] : batches[g];
-    facts_[g] = facts_of(groups_[g], batch, planned_kv_len(plan, g), options_.checked);
-  }
+  facts_.swap(next_facts_);
+  summaries_.clear();
+  for (const GroupSummary& group : plan.groups) summaries_.push_back(group.totals);
   planned_ = true;
 }
 
@@ -122,7 +128,7 @@ void AttentionImpl::run(const RunArgs& args) {
   const auto g = static_cast<std::size_t>(args.group);
   validate_run(groups_[g], facts_[g], args, engine_->options().device);
   if (options_.checked) {
-    check_lists(groups_[g], facts_[g], args, *executor_, true);
+    check_lists(groups_[g], facts_[g], args, *executor_);
   } else if (engine_->options().device.kind == DeviceKind::kCpu &&
              groups_[g].kv_kind == KvKind::kPaged) {
     // Host data: a bad id is refused here; on a GPU the kernel finds it.
@@ -195,12 +201,12 @@ std::int64_t Attention::workspace_bytes(const Engine& engine, std::span<const At
 std::string Attention::family() const { return std::string(impl_->backend().family()); }
 
 PlanSummary Attention::summary(std::int32_t group) const {
-  const Plan& plan = impl_->planner().current();
-  if (group < 0 || static_cast<std::size_t>(group) >= plan.groups.size()) {
+  const std::vector<PlanSummary>& summaries = impl_->summaries();
+  if (group < 0 || static_cast<std::size_t>(group) >= summaries.size()) {
     throw Error(ErrorCode::kInvalidArgument, "group", std::to_string(group),
                 "a group of the current plan");
   }
-  return plan.groups[static_cast<std::size_t>(group)].totals;
+  return summaries[static_cast<std::size_t>(group)];
 }
 
 }  // namespace plait

@@ -45,6 +45,8 @@ class AttentionImpl {
   const Backend& backend() const noexcept { return *backend_; }
   const Planner& planner() const noexcept { return planner_; }
   const Executor& executor() const noexcept { return *executor_; }
+  /// One per group, of the plan that runs execute.
+  const std::vector<PlanSummary>& summaries() const noexcept { return summaries_; }
   /// What the upload took of the last plan(), host time in nanoseconds.
   std::int64_t upload_ns() const noexcept { return upload_ns_; }
 
@@ -57,7 +59,9 @@ class AttentionImpl {
   std::vector<PlanTarget> targets_;
   Planner planner_;
   std::unique_ptr<Executor> executor_;
-  std::vector<PlanFacts> facts_;  // one per group, of the current plan
+  std::vector<PlanFacts> facts_;        // one per group, of the uploaded plan
+  std::vector<PlanFacts> next_facts_;   // of a plan on its way
+  std::vector<PlanSummary> summaries_;  // likewise; empty before the first plan
   bool planned_ = false;
   std::int64_t upload_ns_ = 0;
 };

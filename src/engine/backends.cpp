@@ -38,6 +38,16 @@ std::vector<std::unique_ptr<Backend>> make_backends(const EngineOptions& options
       std::end(kFamilies)) {
     throw Error(ErrorCode::kInvalidArgument, "family", options.family, "auto, cpu, mma or hopper");
   }
+  if (options.device.kind != DeviceKind::kCpu && options.num_threads != 0) {
+    throw Error(ErrorCode::kInvalidArgument, "num_threads", std::to_string(options.num_threads),
+                "0 on a device other than the CPU");
+  }
+  if (static_cast<bool>(options.allocator.allocate) !=
+      static_cast<bool>(options.allocator.deallocate)) {
+    throw Error(ErrorCode::kInvalidArgument, "allocator",
+                options.allocator.allocate ? "allocate alone" : "deallocate alone",
+                "both functions or neither");
+  }
   std::vector<std::unique_ptr<Backend>> backends = all_of_device(options);
   if (options.family != "auto") {
     std::erase_if(backends, [&](const auto& b) { return b->family() != options.family; });

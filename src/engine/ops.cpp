@@ -17,13 +17,20 @@ using detail::refuse;
 using detail::TensorChecker;
 
 /// o: [rows, heads, dim] float, elements of a row contiguous.
-void check_output(const TensorChecker& check, const char* name, const Tensor& o, std::int64_t rows,
-                  std::int64_t heads, std::int64_t dim) {
+void check_rows(const TensorChecker& check, const char* name, const Tensor& o, std::int64_t rows,
+                std::int64_t heads, std::int64_t dim) {
   check.defined(name, o, "an attention output");
   check.on_device(name, o);
   check.float_dtype(name, o);
   check.shape(name, o, {rows, heads, dim}, "(rows, heads, head_dim)");
   check.unit_stride(name, o);
+}
+
+/// The same for a tensor that is written.
+void check_result(const TensorChecker& check, const char* name, const Tensor& o, std::int64_t rows,
+                  std::int64_t heads, std::int64_t dim) {
+  check_rows(check, name, o, rows, heads, dim);
+  check.no_broadcast(name, o);
 }
 
 void check_lse(const TensorChecker& check, const char* name, const Tensor& lse, std::int64_t rows,
@@ -51,12 +58,13 @@ void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, c
   const std::int64_t rows = extent(o_a, 0, "o_a", 3);
   const std::int64_t heads = extent(o_a, 1, "o_a", 3);
   const std::int64_t dim = extent(o_a, 2, "o_a", 3);
-  check_output(check, "o_a", o_a, rows, heads, dim);
-  check_output(check, "o_b", o_b, rows, heads, dim);
-  check_output(check, "o", o, rows, heads, dim);
+  check_rows(check, "o_a", o_a, rows, heads, dim);
+  check_rows(check, "o_b", o_b, rows, heads, dim);
+  check_result(check, "o", o, rows, heads, dim);
   check_lse(check, "lse_a", lse_a, rows, heads);
   check_lse(check, "lse_b", lse_b, rows, heads);
   check_lse(check, "lse", lse, rows, heads);
+  check.no_broadcast("lse", lse);
   if (mask.defined()) {
     check.on_device("mask", mask);
     check.dtype("mask", mask, DType::kU8);
@@ -78,8 +86,9 @@ void merge_states(const Engine& engine, const Tensor& o_states, const Tensor& ls
   check.on_device("lse_states", lse_states);
   check.dtype("lse_states", lse_states, DType::kF32);
   check.shape("lse_states", lse_states, {rows, states, heads}, "(rows, num_states, heads)");
-  check_output(check, "o", o, rows, heads, dim);
+  check_result(check, "o", o, rows, heads, dim);
   check_lse(check, "lse", lse, rows, heads);
+  check.no_broadcast("lse", lse);
   detail::operations_of(engine).merge_states(o_states, lse_states, o, lse, stream);
 }
 
@@ -89,8 +98,8 @@ void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& l
   const std::int64_t rows = extent(o_state, 0, "o_state", 3);
   const std::int64_t heads = extent(o_state, 1, "o_state", 3);
   const std::int64_t dim = extent(o_state, 2, "o_state", 3);
-  check_output(check, "o_state", o_state, rows, heads, dim);
-  check_output(check, "o", o, rows, heads, dim);
+  check_rows(check, "o_state", o_state, rows, heads, dim);
+  check_result(check, "o", o, rows, heads, dim);
   check_lse(check, "lse_state", lse_state, rows, heads);
   if (sink.defined()) check.vector("sink", sink, DType::kF32, heads, true);
   detail::operations_of(engine).finalize_state(o_state, lse_state, sink, o, stream);
@@ -104,8 +113,8 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
   const TensorChecker check(engine.options().device);
   const std::int64_t tokens = extent(k, 0, "k", 3);
   const std::int64_t heads = extent(k, 1, "k", 3);
-  check_output(check, "k", k, tokens, heads, extent(k, 2, "k", 3));
-  check_output(check, "v", v, tokens, heads, extent(v, 2, "v", 3));
+  check_rows(check, "k", k, tokens, heads, extent(k, 2, "k", 3));
+  check_rows(check, "v", v, tokens, heads, extent(v, 2, "v", 3));
   const std::size_t token_axis = layout == KvLayout::kNhd ? 1 : 2;
   const std::int64_t pages = extent(k_cache, 0, "k_cache", 4);
   const std::int64_t page_size = k_cache.shape[token_axis];
@@ -120,6 +129,7 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
                   "(num_pages, num_kv_heads, page_size, head_dim)");
     }
     check.unit_stride(name, cache);
+    check.no_broadcast(name, cache);
     if (source.dtype != cache.dtype && size_of(source.dtype) <= size_of(cache.dtype)) {
       refuse(std::string(name) + ".dtype", std::string(to_string(cache.dtype)),
              "the dtype of the appended tokens (" + std::string(to_string(source.dtype)) +
@@ -128,6 +138,12 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
   };
   check_cache("k_cache", k_cache, k);
   check_cache("v_cache", v_cache, v);
+  // One pair of dtypes serves both: a kernel is specialised for it.
+  check.dtype("v", v, k.dtype);
+  check.dtype("v_cache", v_cache, k_cache.dtype);
+  if (page_size < 1) {
+    refuse("k_cache.shape", detail::shape_text(k_cache), "pages of at least one token");
+  }
   check.vector("batch_indices", batch_indices, DType::kI32, tokens, true);
   check.vector("positions", positions, DType::kI32, tokens, true);
   check.vector("page_indptr", page_indptr, DType::kI32, 1, false);
@@ -150,8 +166,8 @@ void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
   const std::int64_t tokens = extent(x, 0, "x", 3);
   const std::int64_t heads = extent(x, 1, "x", 3);
   const std::int64_t dim = extent(x, 2, "x", 3);
-  check_output(check, "x", x, tokens, heads, dim);
-  check_output(check, "out", out, tokens, heads, dim);
+  check_rows(check, "x", x, tokens, heads, dim);
+  check_result(check, "out", out, tokens, heads, dim);
   if (out.dtype != x.dtype) {
     refuse("out.dtype", std::string(to_string(out.dtype)),
            std::string(to_string(x.dtype)) + ", as x");

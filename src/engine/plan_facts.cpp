@@ -7,52 +7,48 @@
 namespace plait::detail {
 namespace {
 
-/// Tokens of a view's list that covers query row `row`, for a view without positions.
-std::int64_t tokens_at_row(const AttentionSpec& spec, const View& view, std::int32_t row) {
-  const auto upper = std::upper_bound(view.row_indptr.begin(), view.row_indptr.end(), row);
-  const auto block = static_cast<std::size_t>(upper - view.row_indptr.begin()) - 1;
-  const std::int64_t pages =
-      static_cast<std::int64_t>(view.page_indptr[block + 1]) - view.page_indptr[block];
-  if (spec.kv_kind == KvKind::kRagged) return pages;
-  return pages == 0 ? 0 : (pages - 1) * spec.page_size + view.last_page_len[block];
-}
-
-/// Bytes of the packed custom mask: [qo_len][mask_kv_len] bits per request, each on a byte. The
-/// mask of a cascade covers the last level only.
-std::int64_t mask_bytes_of(const AttentionSpec& spec, const Batch& batch,
-                           std::span<const std::int32_t> kv_len) {
-  if (spec.mask != MaskKind::kCustom) return 0;
+/// Bytes of the packed custom mask: [qo_len][keys of the last level] bits per request, each on a
+/// byte. Taken from the records that kernels read, so that they never read past it.
+std::int64_t mask_bytes_of(std::span<const device::RowBlock> blocks) {
   std::int64_t bytes = 0;
-  for (std::size_t r = 0; r + 1 < batch.qo_indptr.size(); ++r) {
-    const std::int32_t row = batch.qo_indptr[r];
-    const std::int64_t qo_len = static_cast<std::int64_t>(batch.qo_indptr[r + 1]) - row;
-    if (qo_len == 0) continue;
-    const std::int64_t bits_per_row =
-        batch.views.size() > 1 ? tokens_at_row(spec, batch.views.back(), row) : kv_len[r];
-    bytes += (qo_len * bits_per_row + 7) / 8;
+  for (const device::RowBlock& block : blocks) {
+    if ((block.flags & device::kBlockCustomMask) == 0) continue;
+    const auto first =
+        static_cast<std::int64_t>((std::uint64_t{block.mask_bit0_hi} << 32) | block.mask_bit0_lo);
+    const std::int64_t end = first + std::int64_t{block.num_rows} * block.mask_row_bits;
+    bytes = std::max(bytes, (end + 7) / 8);
   }
   return bytes;
 }
 
 }  // namespace
 
-PlanFacts facts_of(const AttentionSpec& spec, const Batch& batch,
-                   std::span<const std::int32_t> plan_kv_len, bool checked) {
+PlanFacts facts_of(const Batch& batch, const AttentionSpec& spec, const Plan& plan,
+                   std::size_t group, bool checked) {
+  const std::int32_t* const words = plan.words.data();
+  const auto* header = reinterpret_cast<const device::PlanHeader*>(words);
+  const auto& g =
+      *reinterpret_cast<const device::GroupHeader*>(words + header->group_offset[group]);
   PlanFacts facts;
-  facts.total_q = batch.qo_indptr.back();
-  for (const std::int32_t len : plan_kv_len) facts.total_kv_len += len;
+  facts.total_q = g.total_q;
+  for (std::int32_t r = 0; r < g.num_requests; ++r) {
+    facts.total_kv_len += words[g.kv_len_offset + r];
+  }
   facts.num_views = static_cast<std::int32_t>(batch.views.size());
   for (std::size_t v = 0; v < batch.views.size(); ++v) {
     facts.num_pages[v] = batch.views[v].page_indptr.back();
     facts.has_positions[v] = !batch.views[v].positions.empty() || batch.views[v].positions_at_run;
   }
-  facts.mask_bytes = mask_bytes_of(spec, batch, plan_kv_len);
+  facts.mask_bytes =
+      mask_bytes_of({reinterpret_cast<const device::RowBlock*>(words + g.block_offset),
+                     static_cast<std::size_t>(g.num_blocks)});
   if (checked) {
     facts.qo_indptr.assign(batch.qo_indptr.begin(), batch.qo_indptr.end());
     for (const View& view : batch.views) {
       facts.lists.push_back({{view.row_indptr.begin(), view.row_indptr.end()},
                              {view.page_indptr.begin(), view.page_indptr.end()},
-                             view.per_kv_head ? spec.num_kv_heads : 1});
+                             view.per_kv_head ? spec.num_kv_heads : 1,
+                             {view.positions.begin(), view.positions.end()}});
     }
   }
   return facts;
@@ -65,6 +61,19 @@ void check_page_ids(std::int32_t view, std::span<const std::int32_t> ids, std::i
                   "page_ids[" + std::to_string(view) + "][" + std::to_string(i) + "]",
                   std::to_string(ids[i]), "a page id in [0, " + std::to_string(num_pages) + ")");
     }
+  }
+}
+
+void check_positions(const PlanFacts& facts, std::int32_t view,
+                     std::span<const std::int32_t> brought) {
+  const std::vector<std::int32_t>& planned = facts.lists[static_cast<std::size_t>(view)].positions;
+  for (std::size_t i = 0; i < brought.size(); ++i) {
+    if (planned.empty() ? brought[i] >= 0 : brought[i] == planned[i]) continue;
+    throw Error(planned.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kMismatch,
+                "positions[" + std::to_string(view) + "][" + std::to_string(i) + "]",
+                std::to_string(brought[i]),
+                planned.empty() ? std::string("a position of at least 0")
+                                : "what the plan was made with, " + std::to_string(planned[i]));
   }
 }
 

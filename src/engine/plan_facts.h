@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plait/attention.h"
+#include "plan/planner.h"
 
 namespace plait::detail {
 
@@ -20,19 +21,20 @@ struct PlanFacts {
   std::array<std::int64_t, kMaxViews> num_pages{};  // listed pages of a view; ragged: tokens
   std::array<bool, kMaxViews> has_positions{};
 
-  /// Copies of the page lists' bounds, kept in checked mode only, for the duplicate check.
+  /// Copies of the page lists' bounds and positions, kept in checked mode only.
   struct Lists {
     std::vector<std::int32_t> row_indptr;
     std::vector<std::int32_t> page_indptr;
     std::int32_t lists_per_block = 1;
+    std::vector<std::int32_t> positions;  // empty: consecutive pages, or known at run time only
   };
   std::vector<Lists> lists;
   std::vector<std::int32_t> qo_indptr;
 };
 
-/// `batch` has been validated by the planner. `plan_kv_len` is the logical length of each request.
-PlanFacts facts_of(const AttentionSpec& spec, const Batch& batch,
-                   std::span<const std::int32_t> plan_kv_len, bool checked);
+/// `plan` was made for `batch`, as its group number `group`.
+PlanFacts facts_of(const Batch& batch, const AttentionSpec& spec, const Plan& plan,
+                   std::size_t group, bool checked);
 
 /// Throws Error naming the first operand that does not fit `spec` and `facts`.
 void validate_run(const AttentionSpec& spec, const PlanFacts& facts, const RunArgs& args,
@@ -40,6 +42,11 @@ void validate_run(const AttentionSpec& spec, const PlanFacts& facts, const RunAr
 
 /// Refuses page ids outside [0, num_pages), naming view and entry.
 void check_page_ids(std::int32_t view, std::span<const std::int32_t> ids, std::int64_t num_pages);
+
+/// Refuses positions of listed pages that are not those of the plan; for a view whose positions the
+/// plan does not know, negative ones. `brought` is view `view`'s position list.
+void check_positions(const PlanFacts& facts, std::int32_t view,
+                     std::span<const std::int32_t> brought);
 
 /// Refuses page lists that name a key twice for one query row. `ids[v]` is view v's page list.
 void check_duplicates(const PlanFacts& facts, std::span<const std::span<const std::int32_t>> ids);

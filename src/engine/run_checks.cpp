@@ -90,12 +90,14 @@ void check_outputs(const TensorChecker& check, const AttentionSpec& spec, const 
   check.shape("o", args.o, {facts.total_q, spec.num_qo_heads, spec.head_dim_vo},
               "(total_q, num_qo_heads, head_dim_vo)");
   check.unit_stride("o", args.o);
+  check.no_broadcast("o", args.o);
   const bool has_lse = spec.reduction == Reduction::kSoftmax;
   if (args.lse.defined()) {
     if (!has_lse) refuse("lse", "a tensor", "nothing: a sum reduction has no lse");
     check.on_device("lse", args.lse);
     check.dtype("lse", args.lse, DType::kF32);
     check.shape("lse", args.lse, {facts.total_q, spec.num_qo_heads}, "(total_q, num_qo_heads)");
+    check.no_broadcast("lse", args.lse);
   } else if (args.state && has_lse) {
     refuse("lse", "nothing", "a tensor: a mergeable state is (o, lse)");
   }

@@ -178,8 +178,8 @@ TEST(PageIds, OutOfThePoolIsRefusedWithViewAndEntry) {
 PlanFacts cascade_facts() {
   PlanFacts facts;
   facts.total_q = 2;
-  facts.lists.push_back({{0, 2}, {0, 2}, 1});
-  facts.lists.push_back({{0, 1, 2}, {0, 1, 2}, 1});
+  facts.lists.push_back({{0, 2}, {0, 2}, 1, {}});
+  facts.lists.push_back({{0, 1, 2}, {0, 1, 2}, 1, {}});
   return facts;
 }
 
@@ -198,7 +198,7 @@ TEST(Duplicates, AcrossRequestsAreFineWithinAQueryAreNot) {
 TEST(Duplicates, EachHeadListIsItsOwn) {
   PlanFacts facts;
   facts.total_q = 1;
-  facts.lists.push_back({{0, 1}, {0, 2, 4}, 2});
+  facts.lists.push_back({{0, 1}, {0, 2, 4}, 2, {}});
   const std::vector<std::int32_t> fine = {3, 4, 3, 4};
   const std::vector<std::int32_t> twice = {3, 4, 5, 5};
   const std::span<const std::int32_t> fine_ids[] = {fine};

@@ -1,0 +1,180 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Plans and operands of public calls: what is refused, and that a refusal changes nothing.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/owned_batch.h"
+#include "engine/attention_impl.h"
+#include "plait/attention.h"
+#include "plait/ops.h"
+
+namespace plait {
+namespace {
+
+template <class Body>
+std::string refused(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.field();
+  }
+  return "";
+}
+
+AttentionSpec f32_spec() {
+  AttentionSpec spec;
+  spec.num_qo_heads = spec.num_kv_heads = 2;
+  spec.head_dim_qk = spec.head_dim_vo = 16;
+  spec.q_dtype = spec.kv_dtype = spec.o_dtype = DType::kF32;
+  spec.page_size = 4;
+  return spec;
+}
+
+Capacity small_capacity() {
+  Capacity capacity;
+  capacity.max_requests = 2;
+  capacity.max_query_rows = 4;
+  capacity.max_kv_tokens = 64;
+  capacity.max_views = 2;
+  capacity.max_row_blocks = 8;
+  return capacity;
+}
+
+/// Two requests behind a shared view of 4 keys; each KV head has its own 3 and 9 keys more.
+OwnedBatch head_lists() {
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 2, 3};
+  batch.views.resize(2);
+  batch.views[0].row_indptr = {0, 3};
+  batch.views[0].add_list(4, 4);
+  OwnedView& own = batch.views[1];
+  own.row_indptr = {0, 2, 3};
+  own.per_kv_head = true;
+  for (std::int64_t tokens : {3, 3, 9, 9}) own.add_list(tokens, 4);
+  return batch;
+}
+
+detail::PlanFacts planned(const AttentionSpec& spec, OwnedBatch& batch, bool checked) {
+  const PlanTarget target = [] {
+    PlanTarget t;
+    t.classes[0].q_tile = 16;
+    t.classes[0].kv_tile = 16;
+    return t;
+  }();
+  Capacity capacity = small_capacity();
+  capacity.max_row_blocks = 16;
+  Planner planner({&spec, 1}, capacity, Policy{}, {&target, 1});
+  const Batch& view = batch.get();
+  const Plan& plan = planner.plan({&view, 1});
+  return detail::facts_of(view, spec, plan, 0, checked);
+}
+
+TEST(PlanFacts, MaskBytesAreWhatKernelsRead) {
+  AttentionSpec spec = f32_spec();
+  spec.mask = MaskKind::kCustom;
+  OwnedBatch batch = head_lists();
+  // 2 rows of 3 bits are one byte, 1 row of 9 two more, whatever the number of lists.
+  EXPECT_EQ(planned(spec, batch, false).mask_bytes, 3);
+  EXPECT_EQ(planned(f32_spec(), batch, false).mask_bytes, 0);
+}
+
+TEST(PlanFacts, PositionsOfARunAreThoseOfThePlan) {
+  AttentionSpec spec = f32_spec();
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 1};
+  batch.views.resize(1);
+  batch.views[0].row_indptr = {0, 1};
+  batch.views[0].add_list(7, 4);
+  batch.views[0].positions = {0, 16};
+  const detail::PlanFacts facts = planned(spec, batch, true);
+  const std::vector<std::int32_t> same{0, 16};
+  const std::vector<std::int32_t> other{0, 20};
+  EXPECT_EQ(refused([&] { detail::check_positions(facts, 0, same); }), "");
+  EXPECT_EQ(refused([&] { detail::check_positions(facts, 0, other); }), "positions[0][1]");
+}
+
+TEST(RefusedPlan, LeavesSummaryAndRunsAsTheyWere) {
+  const Engine engine;
+  Attention attention(engine, {f32_spec()}, small_capacity(), {{}, true, false});
+  EXPECT_EQ(refused([&] { attention.summary(0); }), "group");
+  OwnedBatch good;
+  good.qo_indptr = {0, 1};
+  good.views.resize(1);
+  good.views[0].row_indptr = {0, 1};
+  good.views[0].add_list(6, 4);
+  attention.plan(good.get());
+  const std::int64_t items = attention.summary(0).num_items;
+  OwnedBatch large = good;
+  large.views[0] = OwnedView{};
+  large.views[0].row_indptr = {0, 1};
+  large.views[0].add_list(65, 4);
+  EXPECT_EQ(refused([&] { attention.plan(large.get()); }), "kv_len");
+  EXPECT_EQ(attention.summary(0).num_items, items);
+  std::vector<float> q(32, 0.0F), pool(2 * 4 * 2 * 16, 1.0F), o(32, -1.0F);
+  std::vector<std::int32_t> ids{1, 0};
+  const Tensor listed = Tensor::contiguous(ids.data(), DType::kI32, {2});
+  RunArgs args;
+  args.q = Tensor::contiguous(q.data(), DType::kF32, {1, 2, 16});
+  args.k = args.v = Tensor::contiguous(pool.data(), DType::kF32, {2, 4, 2, 16});
+  args.o = Tensor::contiguous(o.data(), DType::kF32, {1, 2, 16});
+  args.page_ids = {&listed, 1};
+  attention.run(args);
+  EXPECT_EQ(o, std::vector<float>(32, 1.0F));
+  args.o.strides[1] = 0;  // both heads at one place
+  EXPECT_EQ(refused([&] { attention.run(args); }), "o.strides");
+}
+
+TEST(EngineOptions, WhatWouldBeIgnoredIsRefused) {
+  EngineOptions half;
+  half.allocator.allocate = [](std::int64_t, Device) -> void* { return nullptr; };
+  EXPECT_EQ(refused([&] { const Engine engine(half); }), "allocator");
+  EngineOptions threads;
+  threads.device = {DeviceKind::kCuda, 0};
+  threads.num_threads = 2;
+  EXPECT_EQ(refused([&] { const Engine engine(threads); }), "num_threads");
+}
+
+/// One token of one head, 8 elements, into pages of 4 tokens.
+class Append : public testing::Test {
+ protected:
+  std::string refused_call() {
+    return refused([&] {
+      append_paged_kv(engine_, k_, v_, zero_, zero_, indptr_, zero_, k_cache_, v_cache_,
+                      KvLayout::kNhd);
+    });
+  }
+  Engine engine_;
+  std::vector<float> memory_ = std::vector<float>(256, 1.0F);
+  std::vector<std::int32_t> ints_{0, 1};
+  Tensor k_ = Tensor::contiguous(memory_.data(), DType::kF32, {1, 1, 8});
+  Tensor v_ = k_;
+  Tensor k_cache_ = Tensor::contiguous(memory_.data() + 64, DType::kF32, {1, 4, 1, 8});
+  Tensor v_cache_ = Tensor::contiguous(memory_.data() + 128, DType::kF32, {1, 4, 1, 8});
+  Tensor zero_ = Tensor::contiguous(ints_.data(), DType::kI32, {1});
+  Tensor indptr_ = Tensor::contiguous(ints_.data(), DType::kI32, {2});
+};
+
+TEST_F(Append, TakesOnePairOfDtypes) {
+  EXPECT_EQ(refused_call(), "");
+  v_.dtype = DType::kF16;
+  v_cache_.dtype = DType::kF16;
+  EXPECT_EQ(refused_call(), "v.dtype");
+  v_.dtype = DType::kF32;
+  EXPECT_EQ(refused_call(), "v_cache.dtype");
+}
+
+TEST_F(Append, RefusesPagesWithoutSlotsAndCachesThatShareThem) {
+  k_cache_.strides[1] = 0;
+  EXPECT_EQ(refused_call(), "k_cache.strides");
+  k_cache_.strides[1] = 8;
+  k_cache_.shape[1] = v_cache_.shape[1] = 0;
+  EXPECT_EQ(refused_call(), "k_cache.shape");
+}
+
+}  // namespace
+}  // namespace plait
