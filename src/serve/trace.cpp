@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 
@@ -42,10 +43,27 @@ Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t 
                                           : read_azure(in, name, limit);
 }
 
+namespace {
+
+/// A hundred years, as in trace files: beyond it nanoseconds would leave 64 bits.
+constexpr double kMaxArrivalNs = 100.0 * 366 * 24 * 3600 * 1e9;
+
+std::int64_t arrival(double ns, const char* field, double value) {
+  if (!(ns <= kMaxArrivalNs)) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", value);
+    throw Error(ErrorCode::kInvalidArgument, field, text,
+                "a value that puts no arrival beyond a hundred years");
+  }
+  return static_cast<std::int64_t>(std::llround(ns));
+}
+
+}  // namespace
+
 void scale_time(Trace& trace, double factor) {
   for (TraceRequest& request : trace.requests) {
     request.arrival_ns =
-        static_cast<std::int64_t>(std::llround(static_cast<double>(request.arrival_ns) / factor));
+        arrival(static_cast<double>(request.arrival_ns) / factor, "time-scale", factor);
   }
 }
 
@@ -53,7 +71,7 @@ void set_rate(Trace& trace, double requests_per_second, std::uint64_t seed) {
   Random random(hash_combine(seed, 0x72617465));
   double seconds = 0.0;
   for (TraceRequest& request : trace.requests) {
-    request.arrival_ns = static_cast<std::int64_t>(std::llround(seconds * 1e9));
+    request.arrival_ns = arrival(seconds * 1e9, "rate", requests_per_second);
     seconds += -std::log1p(-random.uniform()) / requests_per_second;
   }
 }

@@ -50,7 +50,8 @@ Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t 
 std::uint64_t chain_block_key(std::uint64_t previous_key, std::uint64_t block_id) noexcept;
 
 /// Divides all arrival times by `factor` (2: requests come twice as fast). Precondition: factor >
-/// 0.
+/// 0. This and set_rate throw Error{kInvalidArgument} if an arrival would lie beyond a hundred
+/// years.
 void scale_time(Trace& trace, double factor);
 
 /// Replaces arrival times by a seeded Poisson process of `requests_per_second`.

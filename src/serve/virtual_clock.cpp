@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "serve/virtual_clock.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 
@@ -38,6 +39,16 @@ std::string to_string(const AffineTime& time) {
   char text[80];
   std::snprintf(text, sizeof text, "%g+%g*tokens us", time.base_us, time.per_token_us);
   return text;
+}
+
+void VirtualClock::advance_step(std::int64_t tokens) {
+  constexpr std::int64_t kLast = std::int64_t{1} << 62;
+  const double ns = step_.microseconds(tokens) * 1e3;
+  if (!(ns < static_cast<double>(kLast - now_ns_))) {
+    throw Error(ErrorCode::kInvalidArgument, "clock-us", to_string(step_),
+                "step times that sum to less than 2^62 ns over the replay");
+  }
+  now_ns_ += std::max<std::int64_t>(static_cast<std::int64_t>(ns), 1);
 }
 
 }  // namespace plait::serve

@@ -29,10 +29,8 @@ class VirtualClock {
   explicit VirtualClock(AffineTime step) : step_(step) {}
 
   std::int64_t now_ns() const noexcept { return now_ns_; }
-  void advance_step(std::int64_t tokens) noexcept {
-    const auto ns = static_cast<std::int64_t>(step_.microseconds(tokens) * 1e3);
-    now_ns_ += ns > 0 ? ns : 1;
-  }
+  /// Throws Error{kInvalidArgument} naming clock-us when the clock would leave 64 bits.
+  void advance_step(std::int64_t tokens);
   /// Idle until `time_ns`; no effect if that has passed.
   void wait_until(std::int64_t time_ns) noexcept {
     if (time_ns > now_ns_) now_ns_ = time_ns;

@@ -92,6 +92,13 @@ TEST(AffineTime, ParsesAndRefuses) {
   }
 }
 
+TEST(VirtualClock, EndsWithAnErrorBeforeItWraps) {
+  VirtualClock clock(AffineTime{1e9, 1e9});
+  clock.advance_step(1000);
+  EXPECT_THROW(clock.advance_step(std::int64_t{1} << 40), Error);
+  EXPECT_EQ(clock.now_ns(), 1'001'000'000'000'000);
+}
+
 TEST(VirtualClock, AlwaysAdvances) {
   VirtualClock clock(AffineTime{0.0, 0.0});
   clock.advance_step(1);

@@ -199,5 +199,11 @@ TEST(TraceTime, ScaleAndRateKeepOrder) {
   EXPECT_NEAR(static_cast<double>(trace.requests.back().arrival_ns) / 1e9, 20.0, 3.2);
 }
 
+TEST(TraceTime, ArrivalsBeyondTheClockAreRefused) {
+  Trace trace = azure(kHeader + "2023-11-16 00:00:00,1,1\n2023-11-16 00:00:10,1,1\n");
+  EXPECT_THROW(scale_time(trace, 1e-12), Error);
+  EXPECT_THROW(set_rate(trace, 1e-300, 7), Error);
+}
+
 }  // namespace
 }  // namespace plait::serve
