@@ -205,5 +205,17 @@ TEST_F(EvalTest, CheckListsRunsAndRefuses) {
   EXPECT_EQ(run("check --count -1").code, 2);
 }
 
+TEST_F(EvalTest, CheckRefusesOptionsThatItWouldIgnore) {
+  for (const char* words : {"--tensors x", "'{}' --filter field", "'{}' --count 3", "'{}' --jobs 2",
+                            "'{}' --time-limit 1", "'{}' --list"}) {
+    const Ran ran = run(std::string("check ") + words);
+    EXPECT_EQ(ran.code, 2) << words;
+    EXPECT_FALSE(ran.err.empty()) << words;
+    EXPECT_TRUE(ran.out.empty()) << words << ran.out;
+  }
+  EXPECT_EQ(run("bench plan --calibrate").code, 2);
+  EXPECT_EQ(run("bench --calibrate --threads 2").code, 2);
+}
+
 }  // namespace
 }  // namespace plait

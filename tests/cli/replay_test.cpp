@@ -199,6 +199,8 @@ TEST_F(Replay, RefusesBadOptions) {
   expect_refused({"--ablate", "magic"}, "ablate");
   expect_refused({"--plan-only", "--ablate", "rope"}, "ablate");
   expect_refused({"--plan-only", "--other-us", "1"}, "other-us");
+  expect_refused({"--plan-only", "--rope", "fused"}, "rope");
+  expect_refused({"--rate", "1e-300"}, "rate");
   expect_refused({"--no-compose", "--ablate", "composition"}, "composition");
   expect_refused({"--rate", "2", "--time-scale", "2"}, "time-scale");
   expect_refused({"--rate", "-1"}, "rate");

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -119,7 +120,7 @@ void compile_all(std::vector<Job>& jobs, DiskCache& cache, const Nvrtc& nvrtc, i
           job.cpu_seconds = thread_seconds() - start;
           return kernel;
         });
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         job.error = error.what();
       }
       const std::lock_guard lock(print_mutex);

@@ -231,24 +231,28 @@ int run_on_gpu(const CLI::App& app, const Options& options) {
 int run(const std::vector<std::string>& args) {
   Options options;
   CLI::App app{"Measures the engine and, in the same process, what bounds it", "plait bench"};
-  app.add_option("groups", options.groups,
-                 "plan, decode, prefill, scaling (CPU), transition (GPU); none: all of the device")
-      ->check(CLI::IsMember({"plan", "decode", "prefill", "scaling", "transition"}));
+  auto* groups = app.add_option(
+      "groups", options.groups,
+      "plan, decode, prefill, scaling (CPU), transition (GPU); none: all of the device");
+  groups->check(CLI::IsMember({"plan", "decode", "prefill", "scaling", "transition"}));
   app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--family", options.family, "GPU kernels: auto, mma or hopper")
       ->check(CLI::IsMember({"auto", "mma", "hopper"}))
       ->capture_default_str();
   app.add_option("--csv", options.csv, "also write the lines to this file");
-  app.add_option("--pages", options.pages, "order of pages in the pool: shuffled or sequential")
-      ->check(CLI::IsMember({"shuffled", "sequential"}))
-      ->capture_default_str();
+  auto* pages =
+      app.add_option("--pages", options.pages, "order of pages in the pool: shuffled or sequential")
+          ->check(CLI::IsMember({"shuffled", "sequential"}))
+          ->capture_default_str();
   app.add_option("--threads", options.threads, "0: PLAIT_NUM_THREADS or the cores")
       ->check(CLI::Range(0, 1024));
   app.add_option("--repetitions", options.repetitions, "per case; medians are reported")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   app.add_flag("--calibrate", options.calibrate,
-               "measure the cost coefficients of this machine and print them");
+               "measure the cost coefficients of this machine, on one thread, and print them")
+      ->excludes(groups)
+      ->excludes(pages);
   std::string clock = "wall";
   app.add_option("--clock", clock,
                  "wall, or processor: less disturbed by a busy machine; for --threads 1")
@@ -268,6 +272,10 @@ int run(const std::vector<std::string>& args) {
       throw Error(ErrorCode::kInvalidArgument, "--clock", clock, "wall, unless --threads is 1");
     }
     bench::clock_in_use = bench::Clock::kProcessor;
+  }
+  if (options.calibrate && options.threads > 1) {
+    throw Error(ErrorCode::kInvalidArgument, "--threads", std::to_string(options.threads),
+                "1 or nothing beside --calibrate, which measures one core");
   }
   options.threads = cpu::thread_count(options.threads);
 

@@ -299,15 +299,19 @@ int run(const std::vector<std::string>& args) {
   Options options;
   std::string tensors;
   CLI::App app{"Checks the engine against the fp64 oracle and against itself", "plait check"};
-  app.add_option("problems", options.problems, "problem files or texts '{...}'; none: the suite");
-  app.add_option("--tensors", tensors, "safetensors file that the problems name");
+  auto* problems = app.add_option("problems", options.problems,
+                                  "problem files or texts '{...}'; none: the suite");
+  app.add_option("--tensors", tensors, "safetensors file that the problems name")->needs(problems);
   app.add_option("--seed", options.seed, "of the random problems")->capture_default_str();
   app.add_option("--count", options.count, "number of random problems")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{100'000'000}));
-  app.add_option("--filter", options.filter, "only cases whose name contains this");
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{100'000'000}))
+      ->excludes(problems);
+  app.add_option("--filter", options.filter, "only cases whose name contains this")
+      ->excludes(problems);
   app.add_option("--time-limit", options.time_limit, "seconds; no case starts after them")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->excludes(problems);
   app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--family", options.run.family, "auto, cpu, mma or hopper")->capture_default_str();
   app.add_option("--threads", options.run.num_threads,
@@ -315,8 +319,9 @@ int run(const std::vector<std::string>& args) {
       ->check(CLI::Range(0, 4096));
   app.add_option("--jobs", options.jobs, "random problems at a time")
       ->capture_default_str()
-      ->check(CLI::Range(1, 256));
-  app.add_flag("--list", options.list, "print the names of the cases and stop");
+      ->check(CLI::Range(1, 256))
+      ->excludes(problems);
+  app.add_flag("--list", options.list, "print the names of the cases and stop")->excludes(problems);
   app.add_flag("--verbose", options.verbose, "a line for every case");
   if (const auto code = parse_options(app, args)) return *code;
   options.run.device = check::parse_device(options.device, "--device");
@@ -329,6 +334,7 @@ int run(const std::vector<std::string>& args) {
   EngineOptions engine;
   engine.device = options.run.device;
   engine.family = options.run.family;
+  engine.num_threads = options.run.num_threads;
   const Engine probe(engine);
   if (!options.problems.empty()) {
     named_problems(options, tensors, suite);

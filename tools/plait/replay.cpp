@@ -169,6 +169,9 @@ void convert(const CLI::App& app, const Words& w, serve::ReplayOptions& o) {
   if (o.plan_only && app.count("--threads") > 0) {
     refuse("threads", std::to_string(o.num_threads), "nothing beside --plan-only");
   }
+  if (o.plan_only && app.count("--rope") > 0) {
+    refuse("rope", w.rope, "nothing beside --plan-only: rotation changes no plan");
+  }
   o.compose = !w.no_compose;
   o.scheduler.prefix_cache = !w.no_prefix_cache;
 }
