@@ -88,6 +88,8 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
     }
     times_.reserve(most);
   }
+  runners_.reserve(static_cast<std::size_t>(pool_->size()));
+  // The last thing that can fail: a constructor that throws runs no destructor.
   workspace_ = static_cast<char*>(allocator_.allocate
                                       ? allocator_.allocate(parts.total(), Device{})
                                       : std::malloc(static_cast<std::size_t>(parts.total())));
@@ -102,7 +104,6 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
   state_lse_ = parts.ledger.carve<float>(base, parts.state_lse);
   counters_ = parts.ledger.carve<std::int32_t>(base, parts.counters);
   char* scratch = parts.ledger.carve<char>(base, parts.scratch);
-  runners_.reserve(static_cast<std::size_t>(pool_->size()));
   for (int t = 0; t < pool_->size(); ++t) {
     runners_.emplace_back(
         Scratch::carve(scratch + t * parts.scratch_each, parts.pad_qk, parts.pad_vo));

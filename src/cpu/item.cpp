@@ -200,6 +200,11 @@ void ItemRunner::apply_custom_mask(const Layer& layer, const KeyTile& tile) {
     const std::int64_t bit0 =
         static_cast<std::int64_t>((std::uint64_t{block.mask_bit0_hi} << 32) | block.mask_bit0_lo);
     float* s = scratch_.s + i * padded_rows_;
+    if (column >= block.mask_row_bits) {
+      // A position past kv_len, which only positions known at run time can have: there is no bit.
+      std::fill(s, s + rows_, kMinusInfinity);
+      continue;
+    }
     for (int r = 0; r < rows_; ++r) {
       const std::int64_t bit =
           bit0 + std::int64_t{q_row_[r] - block.row_begin} * block.mask_row_bits + column;

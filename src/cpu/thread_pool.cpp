@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <system_error>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -48,10 +49,19 @@ int checked_count(const char* field, const std::string& text, long value) {
 
 ThreadPool::ThreadPool(int num_threads) {
   threads_.reserve(static_cast<std::size_t>(num_threads - 1));
-  for (int t = 1; t < num_threads; ++t) threads_.emplace_back([this, t] { serve(t); });
+  try {
+    for (int t = 1; t < num_threads; ++t) threads_.emplace_back([this, t] { serve(t); });
+  } catch (const std::system_error& error) {
+    // Destroying threads that nobody joined would end the process.
+    stop();
+    throw Error(ErrorCode::kBackend, "num_threads", std::to_string(num_threads),
+                "as many threads as the system starts (" + std::string(error.what()) + ")");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_.store(true, std::memory_order_relaxed);

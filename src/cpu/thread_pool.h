@@ -15,7 +15,8 @@ namespace plait::cpu {
 /// microseconds (the next layer is near), then sleep. `run` allocates nothing.
 class ThreadPool {
  public:
-  /// `num_threads` counts the caller of `run`, so num_threads - 1 are started.
+  /// `num_threads` counts the caller of `run`, so num_threads - 1 are started. Throws
+  /// Error{kBackend} if the system does not start them all.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -32,6 +33,7 @@ class ThreadPool {
 
  private:
   void serve(int thread);
+  void stop();  // and joins
 
   std::mutex run_mutex_;  // one run at a time
   std::mutex mutex_;      // guards sleeping; the fields below it are also read while spinning
