@@ -86,6 +86,13 @@ void options_are_never_dropped(const FieldRun& run) {
   run.run_right(document, "another scale");
   document["sm_scale"] = 0.0;
   run.run_right(document, "scale 0 is a scale, not a default");
+  // Without a cap too, where a kernel may scale what it has hidden already.
+  Json plain = paged({{40, 1}, {60, 33}, 4, 2, 128, 128, 16, "bf16", "bf16"});
+  plain["mask"] = {{"kind", "causal"}};
+  for (double scale : {0.0, 1e-44, -0.1}) {
+    plain["sm_scale"] = scale;
+    run.run_right(plain, "sm_scale " + std::to_string(scale));
+  }
 }
 
 void attention_sink(const FieldRun& run) {

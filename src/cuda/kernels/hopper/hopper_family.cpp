@@ -135,7 +135,9 @@ class HopperFamily final : public FamilyHooks {
     if (spec.reduction != Reduction::kSoftmax) return "only the softmax reduction is served";
     if (!spec.variant.source.empty()) return "user variants are not served";
     if (spec.k_scale_per_head) return "scales of K per head are not served";
-    if (effective_sm_scale(spec) <= 0.0) return "sm_scale is not positive";
+    // Hidden logits are -inf before they are scaled: a scale that f32 turns into 0 would make NaN.
+    const auto scale = static_cast<float>(effective_sm_scale(spec));
+    if (!(scale > 0.0F) || !std::isnormal(scale)) return "sm_scale is not a positive f32 number";
     return {};
   }
 
@@ -181,9 +183,9 @@ class HopperFamily final : public FamilyHooks {
     static_assert(sizeof(HopperParams) <= kMaxParameterBytes);
     const device::AttentionParams& p = *request.common;
     const AttentionSpec& spec = *request.kernel->spec;
-    if (!(p.k_scale > 0.0F)) {
+    if (!(p.k_scale > 0.0F) || !std::isnormal(p.sm_scale * p.k_scale)) {
       throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
-                  "a positive scale (family hopper)");
+                  "a positive scale whose product with sm_scale f32 holds (family hopper)");
     }
     auto* params = new (out.data()) HopperParams{};
     params->common = p;
