@@ -9,18 +9,32 @@ namespace {
 
 constexpr std::int32_t kMaxCoefficient = 1 << 24;
 
-// Units: 1/16 ns. Head dim 128 (K and V), 16-bit KV unless the family is "cpu" (32-bit there).
+constexpr std::string_view kCalibrate = "plait bench --calibrate, PLAIT_SIMD=<device>";
+
+// Units: 1/16 ns. Head dim 128 (K and V), 16-bit KV.
 //
 // H200: a CTA's share of the plain read of 4.4 TB/s is 16.7 bytes/ns with 264 of them, so a decode
 // token of 512 bytes costs 31 ns; a 128-row tile of one KV token is 2 * 2 * 128 * 128 flop at
 // 1/132 of about 650 Tflop/s.
 constexpr std::array kTable = {
+    // Threads, by instruction set. Measured on a 4 GHz core; sse4 stands for whatever has its
+    // width.
+    CostRow{"avx512", "cpu", 16, 128, {4000, 800, 372, 1600}, kCalibrate},
+    CostRow{"avx512", "cpu", 64, 128, {4000, 800, 3745, 1600}, kCalibrate},
+    CostRow{"avx2", "cpu", 16, 128, {4000, 800, 372, 1600}, kCalibrate},
+    CostRow{"avx2", "cpu", 64, 128, {4000, 800, 6991, 1600}, kCalibrate},
     CostRow{"*",
             "cpu",
-            1 << 16,
+            16,
             128,
-            {24000, 320, 480, 900},
-            "derived: 16 rows at 8 Gflop/s per thread for scores, 256 bytes/ns for states"},
+            {6400, 800, 585, 1600},
+            "measured for sse4 by plait bench --calibrate"},
+    CostRow{"*",
+            "cpu",
+            64,
+            128,
+            {6400, 800, 16384, 1600},
+            "measured for sse4 by plait bench --calibrate"},
     CostRow{"NVIDIA H200",
             "mma",
             16,

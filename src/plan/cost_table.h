@@ -1,9 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Coefficients of the cost model as data, keyed by device, family and tile class: what a device is
-// expected to take when nothing runs there (the reference device of the corpus and of `plait
-// explain`). A backend at hand states its own in PlanTarget, from its kernels' rates;
-// `plait bench --calibrate` measures those.
+// Coefficients of the cost model as data, keyed by device, family and tile class. The CPU backend
+// takes its own from here; a GPU backend derives them from the rates of the device at hand, and
+// the rows here stand for GPUs that are not (`plait explain`, the corpus).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@
 namespace plait {
 
 struct CostRow {
-  std::string_view device;  // a prefix of the device's name, or "*"
+  std::string_view device;  // a prefix of the device's name (CPU: the instruction set), or "*"
   std::string_view family;  // "cpu", "mma", "hopper"
   std::int32_t q_tile;      // the class; lookups take the nearest at or above
   std::int32_t head_dim;    // coefficients scale with head_dim_qk + head_dim_vo from here

@@ -57,11 +57,15 @@ void calibrate(int repetitions, Report& report) {
   const double full_token = (full_long - full_short) / (kLong - kShort);
   const double full_item = full_short - full_token * kShort;
 
-  const double dims = decode.head_dim_qk + decode.head_dim_vo;
-  report.line("simd,few_item_ns,few_bytes_per_ns,full_item_ns,full_flops_per_ns");
-  report.line(fmt::format("{},{:.0f},{:.1f},{:.0f},{:.0f}", cpu::kernels().name,
-                          std::max(few_item, 0.0), dims * 4.0 / few_token, std::max(full_item, 0.0),
-                          2.0 * 64.0 * dims / full_token));
+  // In the form of the table: units of 1/16 ns, few rows for 16-bit K and V (f32 was measured).
+  const auto row = [&](int q_tile, double item_ns, double token_ns) {
+    report.line(fmt::format("{},cpu,{},{},{:.0f},{:.0f}", cpu::kernels().name, q_tile,
+                            decode.head_dim_qk, std::max(item_ns, 0.0) * kCostUnitsPerNs,
+                            token_ns * kCostUnitsPerNs));
+  };
+  report.line("device,family,q_tile,head_dim,per_item,per_kv_token");
+  row(cpu::kernels().stream_max_rows, few_item, few_token / 2.0);
+  row(64, full_item, full_token);
 }
 
 }  // namespace plait::bench

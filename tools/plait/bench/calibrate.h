@@ -5,7 +5,7 @@
 
 namespace plait::bench {
 
-/// Measures, on one thread, the coefficients of the CPU backend's cost model (src/cpu/cost.cpp)
+/// Measures, on one thread, the coefficients of the CPU backend's cost model (src/plan/cost_table.cpp)
 /// and prints them in the form of its table.
 void calibrate(int repetitions, Report& report);
 
