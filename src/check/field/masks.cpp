@@ -189,13 +189,15 @@ Json matrix(std::int64_t rows, std::int64_t columns, std::int64_t salt) {
   return out;
 }
 
+// Json::array, not braces, around a single matrix: compilers disagree on whether Json{value} is an
+// array of one or a copy.
 void custom_mask_shape(const FieldRun& run) {
   Json document = paged({{10}, {20}});
-  document["mask"] = {{"kind", "custom"}, {"custom", {matrix(10, 15, 0)}}};
+  document["mask"] = {{"kind", "custom"}, {"custom", Json::array({matrix(10, 15, 0)})}};
   run.expect_refused(document, "mask.custom[0]");
-  document["mask"]["custom"] = {matrix(20, 10, 0)};
+  document["mask"]["custom"] = Json::array({matrix(20, 10, 0)});
   run.expect_refused(document, "mask.custom[0]");
-  document["mask"]["custom"] = {matrix(10, 20, 0)};
+  document["mask"]["custom"] = Json::array({matrix(10, 20, 0)});
   run.run_right(document, "right shape");
   document["mask"] = {{"kind", "custom"}, {"packed", std::vector<int>(24, 255)}};
   run.expect_refused(document, "mask.packed");
