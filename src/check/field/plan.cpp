@@ -109,12 +109,24 @@ Capacity capacity_for(std::int64_t requests, std::int64_t tokens) {
   return capacity;
 }
 
+// Cut into chunks whatever the number of workers, so that partial states and counters are used.
+Json in_chunks(Json document) {
+  document["plan"] = {{"policy", "fixed_chunk"}, {"kv_chunk", 64}};
+  return document;
+}
+
+Capacity capacity_in_chunks(std::int64_t requests, std::int64_t tokens) {
+  Capacity capacity = capacity_for(requests, tokens);
+  capacity.min_kv_chunk = 64;
+  return capacity;
+}
+
 void reused_workspace(const FieldRun& run) {
   std::vector<std::int64_t> lens;
   for (std::int64_t n = 0; n < 64; ++n) lens.push_back(1 + 53 * n % 170);
-  const Json many = paged(decode_shape(lens, 4));
-  const Json two = paged(decode_shape({300, 5}, 4));
-  Session session(run, many, capacity_for(64, 700));
+  const Json many = in_chunks(paged(decode_shape(lens, 4)));
+  const Json two = in_chunks(paged(decode_shape({300, 5}, 4)));
+  Session session(run, many, capacity_in_chunks(64, 700));
   session.expect_same_as_fresh(many, "64 requests");
   session.expect_same_as_fresh(two, "2 requests after 64 in one workspace");
 }
@@ -271,9 +283,9 @@ void mixed_devices(const FieldRun& run) {
 }
 
 void dirty_counters(const FieldRun& run) {
-  const Json a = paged(decode_shape({700, 30}));
-  const Json b = paged(decode_shape({5, 640}));
-  Session session(run, a, capacity_for(2, 1000));
+  const Json a = in_chunks(paged(decode_shape({700, 30})));
+  const Json b = in_chunks(paged(decode_shape({5, 640})));
+  Session session(run, a, capacity_in_chunks(2, 1000));
   const RunResult first = session.step(a);
   session.expect_same_as_fresh(b, "another batch in between");
   run.expect_same_bits(first, session.step(a), "A, B, A in one workspace");
