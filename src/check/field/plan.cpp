@@ -21,7 +21,8 @@ void batch_invariance(const FieldRun& run) {
   }
   Json document = paged(shape);
   document["mask"] = {{"kind", "causal"}};
-  document["plan"] = {{"policy", "batch_invariant"}};
+  // Enough workers for the request to be cut where it is alone and not where it has company.
+  document["plan"] = {{"policy", "batch_invariant"}, {"num_workers", 24}};
   const oracle::Problem problem = run.parse(document);
   std::vector<Slice> slices;
   for (std::int64_t r = 0; r < 64; ++r) slices.push_back({r, 0, problem.qo_len(r)});
