@@ -224,9 +224,12 @@ TEST_F(Replay, RefusesUnwritableOutputsBeforeItStarts) {
 
 TEST_F(Replay, AnInterruptEndsWith130AndNoFile) {
   const pid_t child =
-      start({"--workload", "skewed", "--limit", "5000", "--geometry", "llama-3.1-8b", "--plan-only",
-             "--json", out("r.json"), "--html", out("r.html")});
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      start({"--workload", "skewed", "--limit", "200000", "--geometry", "llama-3.1-8b",
+             "--plan-only", "--json", out("r.json"), "--html", out("r.html")});
+  // Progress shows after a second; the whole would take ten and more.
+  for (int i = 0; i < 6000 && slurp(folder_ / "stderr").find("step") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   ::kill(child, SIGINT);
   EXPECT_EQ(finish(child), 130);
   EXPECT_EQ(out_, "");

@@ -8,13 +8,14 @@
 
 #include "case.h"
 
-void* operator new(std::size_t size) {
+// Not inlined, or gcc takes one half of a pair for its own and warns that they do not match.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   plait::test::allocation_count.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace plait::test {
 namespace {

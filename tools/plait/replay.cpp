@@ -34,7 +34,8 @@ void catch_interrupts() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-/// A line on stderr now and then: rewritten in place on a terminal, every five seconds elsewhere.
+/// A line on stderr after the first second and then now and again: rewritten in place on a
+/// terminal, every five seconds elsewhere.
 class ProgressLine {
  public:
   explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -42,9 +43,8 @@ class ProgressLine {
   void show(const serve::ReplayProgress& progress) {
     if (quiet_) return;
     const auto now = std::chrono::steady_clock::now();
-    const auto pause = std::chrono::milliseconds(terminal_ ? 200 : 5000);
-    if (now - last_ < pause) return;
-    last_ = now;
+    if (now < next_) return;
+    next_ = now + std::chrono::milliseconds(terminal_ ? 200 : 5000);
     shown_ = true;
     std::fprintf(stderr,
                  "%sreplay: step %lld, %lld of %lld requests finished, virtual time %.1f s%s",
@@ -61,7 +61,8 @@ class ProgressLine {
   bool quiet_;
   bool terminal_;
   bool shown_ = false;
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point next_ =
+      std::chrono::steady_clock::now() + std::chrono::seconds(1);
 };
 
 /// The words of the command line before they are turned into ReplayOptions.
