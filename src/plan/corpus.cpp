@@ -6,7 +6,6 @@
 
 #include "core/bsr.h"
 #include "plait/error.h"
-#include "plan/cost_table.h"
 
 namespace plait {
 namespace {
@@ -272,22 +271,6 @@ CorpusCase corpus_case(std::string_view name) {
     known += (known.empty() ? "" : ", ") + std::string(e.name);
   }
   throw Error(ErrorCode::kInvalidArgument, "batch", std::string(name), "one of " + known);
-}
-
-PlanTarget reference_target(const AttentionSpec& spec) {
-  PlanTarget t;
-  t.num_workers = 264;
-  t.num_classes = 3;
-  const i32 q_tiles[] = {16, 64, 128};
-  const i32 kv_tiles[] = {64, 64, 64};
-  for (std::size_t c = 0; c < 3; ++c) {
-    t.classes[c] = {q_tiles[c], kv_tiles[c],
-                    cost_model("NVIDIA H200", "mma", q_tiles[c], spec.head_dim_qk, spec.head_dim_vo,
-                               size_of(spec.kv_dtype))};
-  }
-  t.canonical = t.classes[1];
-  t.segment_tokens = 1024;
-  return t;
 }
 
 }  // namespace plait

@@ -12,7 +12,6 @@
 #include "core/owned_batch.h"
 #include "plait/capacity.h"
 #include "plait/spec.h"
-#include "plan/planner.h"
 
 namespace plait {
 
@@ -28,9 +27,6 @@ std::vector<std::string_view> corpus_names();
 
 /// Throws Error naming `batch` and the known names.
 CorpusCase corpus_case(std::string_view name);
-
-/// The device that planning figures are quoted for: 264 workers, query tiles 16 / 64 / 128.
-PlanTarget reference_target(const AttentionSpec& spec);
 
 /// `count` lengths in [128, 32768], about log-normal with median 2000.
 std::vector<std::int32_t> skewed_lengths(int count, std::uint64_t seed);

@@ -13,7 +13,27 @@ const T* at(const Plan& plan, std::int32_t offset) {
   return reinterpret_cast<const T*>(plan.words.data() + offset);
 }
 
+std::int64_t tokens_of(const device::Run& run, const device::Piece* pieces) {
+  std::int64_t tokens = 0;
+  for (std::int32_t p = run.piece_begin; p < run.piece_begin + run.num_pieces; ++p) {
+    tokens += pieces[p].kv_end - pieces[p].kv_begin;
+  }
+  return tokens;
+}
+
 }  // namespace
+
+std::int64_t planned_kv_tokens(const Plan& plan, std::size_t group) {
+  const auto& header = *at<device::PlanHeader>(plan, 0);
+  const auto& g = *at<device::GroupHeader>(plan, header.group_offset[group]);
+  const auto* runs = at<device::Run>(plan, g.run_offset);
+  const auto* pieces = at<device::Piece>(plan, g.piece_offset);
+  std::int64_t tokens = 0;
+  for (std::int32_t r = 0; r < g.num_runs; ++r) {
+    tokens += runs[r].head_count * tokens_of(runs[r], pieces);
+  }
+  return tokens;
+}
 
 PlanPicture picture_of(const Plan& plan, std::size_t group, const AttentionSpec& spec,
                        const PlanTarget& target) {
@@ -49,10 +69,7 @@ PlanPicture picture_of(const Plan& plan, std::size_t group, const AttentionSpec&
       double& end = ends[static_cast<std::size_t>(first + w)];
       for (std::int32_t s = indptr[w]; s < indptr[w + 1]; ++s) {
         const Run& run = runs[slices[s].run];
-        std::int64_t tokens = 0;
-        for (std::int32_t p = run.piece_begin; p < run.piece_begin + run.num_pieces; ++p) {
-          tokens += pieces[p].kv_end - pieces[p].kv_begin;
-        }
+        const std::int64_t tokens = tokens_of(run, pieces);
         for (std::int32_t i = 0; i < slices[s].count; ++i) {
           PictureItem item;
           item.worker = first + w;

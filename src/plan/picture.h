@@ -50,6 +50,10 @@ struct PlanPicture {
   double state_ns = 0;  // part of mean_ns that partial states cost
 };
 
+/// Tokens that the items of a group read, all KV heads together: a key that several items read
+/// counts for each.
+std::int64_t planned_kv_tokens(const Plan& plan, std::size_t group);
+
 /// Group `group` of a plan. `target` supplies the cost of states; with shared workers a worker of
 /// every class is the same row.
 PlanPicture picture_of(const Plan& plan, std::size_t group, const AttentionSpec& spec,

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "plan/fit_capacity.h"
+#include "plan/reference_target.h"
 
 namespace plait {
 

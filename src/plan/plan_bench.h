@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "plait/attention.h"
 #include "plan/corpus.h"
 
 namespace plait {

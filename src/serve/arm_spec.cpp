@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "serve/compose.h"
+
 namespace plait::serve {
 namespace {
 
@@ -60,7 +62,6 @@ std::vector<ArmSpec> make_arms(const ReplayOptions& options) {
   first.compose = options.compose;
   first.fused_rope = options.rope == RopeMode::kFused;
   first.policy.num_workers = options.num_workers;
-  if (options.plan_only && options.num_workers == 0) first.policy.num_workers = kPlanOnlyWorkers;
   const ArmSpec baseline = first;
   std::vector<Feature> features = options.ablate;
   const auto has = [&](Feature f) {
@@ -92,8 +93,7 @@ Capacity make_capacity(const ReplayOptions& options, std::int64_t longest, bool 
   capacity.max_kv_tokens = longest;
   capacity.allow_batch_invariant = false;
   if (compose) {
-    capacity.max_views = 2;
-    capacity.max_row_blocks = 2 * capacity.max_requests;
+    capacity.max_views = Composer::kMaxSharedLevels + 1;
   }
   return capacity;
 }

@@ -42,54 +42,79 @@ void BatchForm::finish(int num_views) {
   batch_.views = std::span(views_).first(static_cast<std::size_t>(num_views));
 }
 
+/// Row blocks of one level: its groups, and between them blocks without pages that end wherever a
+/// block of the outer level does.
+void BatchForm::add_level(const Scheduler& scheduler, std::span<const StepEntry> entries,
+                          const Composer& composer, std::int32_t level, bool with_ids) {
+  Lists& lists = lists_[index(level)];
+  const auto groups = composer.groups();
+  const auto of_level = [&](const PrefixGroup& group) { return group.level == level; };
+  const auto first = std::find_if(groups.begin(), groups.end(), of_level);
+  const auto last = std::find_if_not(first, groups.end(), of_level);
+  if (level == 0) bounds_ = {0, to_i32(entries.size())};
+  for (auto group = first; group != last; ++group) {
+    bounds_.insert(bounds_.end(), {group->begin, group->end});
+  }
+  std::sort(bounds_.begin(), bounds_.end());
+  bounds_.erase(std::unique(bounds_.begin(), bounds_.end()), bounds_.end());
+  auto group = first;
+  for (std::size_t i = 0; i + 1 < bounds_.size(); ++i) {
+    std::int32_t pages = 0;
+    if (group != last && group->begin == bounds_[i]) {
+      const std::int32_t per_block = scheduler.pages_per_block();
+      pages = (group->last_block - group->first_block) * per_block;
+      if (with_ids) {
+        const std::int32_t member = entries[static_cast<std::size_t>(group->begin)].request;
+        const auto shared = scheduler.pages(member).subspan(
+            static_cast<std::size_t>(group->first_block * per_block),
+            static_cast<std::size_t>(pages));
+        lists.ids.insert(lists.ids.end(), shared.begin(), shared.end());
+      }
+      ++group;
+    }
+    lists.rows.push_back(qo_indptr_[static_cast<std::size_t>(bounds_[i + 1])]);
+    lists.pages.push_back(lists.pages.back() + pages);
+    lists.last.push_back(pages == 0 ? 0 : scheduler.options().page_size);
+  }
+}
+
+/// What each request reads alone: everything without a composer.
+void BatchForm::add_own(const Scheduler& scheduler, std::span<const StepEntry> entries,
+                        const Composer* composer, std::int32_t view, bool with_ids) {
+  Lists& lists = lists_[index(view)];
+  const std::int32_t page_size = scheduler.options().page_size;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const StepEntry& entry = entries[i];
+    const std::int32_t read =
+        composer == nullptr ? 0 : composer->blocks_read(to_i32(i)) * scheduler.pages_per_block();
+    const std::int32_t kv_len = entry.context + entry.rows;
+    const std::int32_t used = (kv_len + page_size - 1) / page_size;
+    lists.rows.push_back(qo_indptr_[i + 1]);
+    lists.pages.push_back(lists.pages.back() + used - read);
+    lists.last.push_back(last_page_len(kv_len, page_size));
+    if (with_ids) {
+      const auto pages = scheduler.pages(entry.request);
+      lists.ids.insert(lists.ids.end(), pages.begin() + read, pages.begin() + used);
+    }
+  }
+}
+
 void BatchForm::build_flat(const Scheduler& scheduler, std::span<const StepEntry> entries,
                            bool with_ids) {
-  build_composed(scheduler, entries, {}, with_ids);
-  // Without groups the prefix view lists nothing: the suffix view alone is the batch.
-  std::swap(lists_[0], lists_[1]);
+  build_rows(entries);
+  add_own(scheduler, entries, nullptr, 0, with_ids);
   finish(1);
 }
 
 void BatchForm::build_composed(const Scheduler& scheduler, std::span<const StepEntry> entries,
-                               std::span<const PrefixGroup> groups, bool with_ids) {
+                               const Composer& composer, bool with_ids) {
   build_rows(entries);
-  const std::int32_t page_size = scheduler.options().page_size;
-  Lists& prefix = lists_[0];
-  Lists& suffix = lists_[1];
-  std::size_t next_group = 0;
-  std::int32_t skipped_pages = 0;  // of the group that the current entry belongs to
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const StepEntry& entry = entries[i];
-    const auto pages = scheduler.pages(entry.request);
-    const bool opens = next_group < groups.size() && to_i32(i) == groups[next_group].begin;
-    if (opens) {
-      const PrefixGroup& group = groups[next_group++];
-      skipped_pages = group.blocks * scheduler.pages_per_block();
-      prefix.rows.push_back(qo_indptr_[static_cast<std::size_t>(group.end)]);
-      prefix.pages.push_back(prefix.pages.back() + skipped_pages);
-      prefix.last.push_back(page_size);
-      if (with_ids) {
-        const auto shared = pages.first(static_cast<std::size_t>(skipped_pages));
-        prefix.ids.insert(prefix.ids.end(), shared.begin(), shared.end());
-      }
-    } else if (skipped_pages > 0 && to_i32(i) == groups[next_group - 1].end) {
-      skipped_pages = 0;
-    }
-    const std::int32_t kv_len = entry.context + entry.rows;
-    const std::int32_t used = (kv_len + page_size - 1) / page_size;
-    suffix.rows.push_back(qo_indptr_[i + 1]);
-    suffix.pages.push_back(suffix.pages.back() + used - skipped_pages);
-    suffix.last.push_back(last_page_len(kv_len, page_size));
-    if (with_ids) {
-      suffix.ids.insert(suffix.ids.end(), pages.begin() + skipped_pages, pages.begin() + used);
-    }
+  const std::int32_t levels = composer.num_levels();
+  for (std::int32_t level = 0; level < levels; ++level) {
+    add_level(scheduler, entries, composer, level, with_ids);
   }
-  if (prefix.rows.back() < qo_indptr_.back()) {  // everyone else, in one row block without pages
-    prefix.rows.push_back(qo_indptr_.back());
-    prefix.pages.push_back(prefix.pages.back());
-    prefix.last.push_back(0);
-  }
-  finish(2);
+  add_own(scheduler, entries, &composer, levels, with_ids);
+  finish(levels + 1);
 }
 
 void BatchForm::build_ragged(std::span<const StepEntry> entries) {

@@ -1,8 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// A step as the library's Batch: flat (a page table per request), composed (prefix view and
-// suffix view), or ragged (contiguous K and V). All forms of a step list its requests in the same
-// order, so that they share the query tensor.
+// A step as the library's Batch: flat (a page table per request), composed (a view for each level
+// of shared prefixes and one for the requests' own keys), or ragged (contiguous K and V). All forms
+// of a step list its requests in the same order, so that they share the query tensor.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@ class BatchForm {
  public:
   /// One view, one row block per request. Page ids are listed only `with_ids`; plans need counts.
   void build_flat(const Scheduler& scheduler, std::span<const StepEntry> entries, bool with_ids);
-  /// Two views: `groups` read their shared blocks through the first. Entries are ordered with the
-  /// groups' members first, as Composer::order has them.
+  /// One view per level of `composer`'s groups, then one of what each request reads alone. Entries
+  /// are in composer.order().
   void build_composed(const Scheduler& scheduler, std::span<const StepEntry> entries,
-                      std::span<const PrefixGroup> groups, bool with_ids);
+                      const Composer& composer, bool with_ids);
   /// One ragged view: request r owns tokens [sum of earlier kv_len, + kv_len).
   void build_ragged(std::span<const StepEntry> entries);
 
@@ -44,11 +44,16 @@ class BatchForm {
   };
   static std::size_t index(int view) { return static_cast<std::size_t>(view); }
   void build_rows(std::span<const StepEntry> entries);
+  void add_level(const Scheduler& scheduler, std::span<const StepEntry> entries,
+                 const Composer& composer, std::int32_t level, bool with_ids);
+  void add_own(const Scheduler& scheduler, std::span<const StepEntry> entries,
+               const Composer* composer, std::int32_t view, bool with_ids);
   void finish(int num_views);
 
   std::vector<std::int32_t> qo_indptr_;
-  std::array<Lists, 2> lists_;
-  std::array<View, 2> views_;
+  std::vector<std::int32_t> bounds_;  // entries at which row blocks of a level begin and end
+  std::array<Lists, kMaxViews> lists_;
+  std::array<View, kMaxViews> views_;
   Batch batch_;
 };
 

@@ -34,7 +34,6 @@ class PrefixCache {
   std::int64_t num_evictable_pages() const noexcept { return num_idle_ * pages_per_block_; }
   std::int64_t num_blocks() const noexcept { return static_cast<std::int64_t>(by_key_.size()); }
   std::int64_t num_evictions() const noexcept { return num_evictions_; }
-  std::int32_t block_capacity() const noexcept { return static_cast<std::int32_t>(blocks_.size()); }
 
   /// Evicts least recently used idle blocks until the pool has `count` free pages; false (and
   /// nothing evicted) if that is impossible.

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "engine/attention_impl.h"
 #include "plait/attention.h"
+#include "plan/reference_target.h"
 #include "serve/batch_form.h"
 #include "serve/compose.h"
 #include "serve/scheduler.h"
@@ -53,23 +53,26 @@ std::int64_t longest_request(const Trace& trace) {
   return longest;
 }
 
-ComposeCosts compose_costs(const Geometry& geometry, DType kv_dtype) {
+ComposeCosts compose_costs(const Arm& baseline, const Geometry& geometry) {
   ComposeCosts costs;
+  costs.target = baseline.targets()[0];  // groups differ in what they see, not in what it costs
   costs.group_size = geometry.num_qo_heads / geometry.num_kv_heads;
-  costs.kv_bytes_per_token = std::int64_t{2} * geometry.head_dim * size_of(kv_dtype);
-  costs.state_bytes = 4 * (std::int64_t{geometry.head_dim} + 1);
   costs.block_tokens = kTraceBlockTokens;
   return costs;
 }
 
+/// Nothing runs in a replay that only plans.
+std::optional<Engine> make_engine(const ReplayOptions& options) {
+  if (options.plan_only) return std::nullopt;
+  return Engine(engine_options(options));
+}
+
 /// The baseline's plans without the planner's ideas: what the break-even terms compare with.
-std::optional<Planner> make_shadow(const Arm& baseline, const ReplayOptions& options,
-                                   std::int64_t longest) {
+Planner make_shadow(const Arm& baseline, const ReplayOptions& options, std::int64_t longest) {
   Policy policy = baseline.spec.policy;
   policy.kind = PolicyKind::kUnsplit;
   policy.balance = false;
-  return Planner(baseline.groups, make_capacity(options, longest, false), policy,
-                 baseline.attention.impl().targets());
+  return {baseline.groups, make_capacity(options, longest, false), policy, baseline.targets()};
 }
 
 class Replay {
@@ -81,19 +84,22 @@ class Replay {
         geometry_(geometry),
         hooks_(hooks),
         scheduler_(trace, options_.scheduler),
-        composer_(compose_costs(geometry, options.kv_dtype)),
-        engine_(engine_options(options)) {
+        engine_(make_engine(options)) {
     const std::int64_t longest = longest_request(trace);
     for (const ArmSpec& spec : make_arms(options_)) {
       result_.arms.push_back(spec);
-      arms_.push_back(std::make_unique<Arm>(spec, engine_, geometry, options_, longest));
-      composes_ = composes_ || spec.compose;
+      arms_.push_back(
+          std::make_unique<Arm>(spec, engine_ ? &*engine_ : nullptr, geometry, options_, longest));
       contiguous_ = contiguous_ || spec.contiguous;
     }
+    // A window leaves shared prefixes behind: such groups read them flat.
+    const bool sees_all = std::any_of(geometry.groups.begin(), geometry.groups.end(),
+                                      [](const LayerGroup& g) { return g.window_left < 0; });
+    if (options_.compose && sees_all) composer_.emplace(compose_costs(*arms_[0], geometry));
     shadow_ = make_shadow(*arms_[0], options_, longest);
     if (!options_.plan_only) {
       memory_ = Memory::make(options_.device);
-      runner_.emplace(trace, geometry_, options_, engine_, *memory_, arms_,
+      runner_.emplace(trace, geometry_, options_, *engine_, *memory_, arms_,
                       options_.scheduler.pool_pages);
       result_.pool_bytes = runner_->pool_bytes();
     }
@@ -165,30 +171,33 @@ class Replay {
 
   void build_forms(const Step& step, StepRecord& record) {
     entries_ = step.entries;
-    std::span<const PrefixGroup> groups;
-    if (composes_) {
+    if (composer_) {
+      const Stopwatch watch;
       candidates_.clear();
       for (const StepEntry& entry : step.entries) {
-        // Blocks that this very step completes are not shared yet, but may lie within the rows.
+        // Blocks that this very step completes are not shared yet: they lie within the rows.
         const auto blocks = scheduler_.shared_blocks(entry.request);
-        candidates_.push_back({entry.rows, blocks});
+        candidates_.push_back({entry.rows, entry.context + entry.rows, blocks});
       }
-      composer_.compose(candidates_, scheduler_.cache().block_capacity());
-      groups = composer_.groups();
-      const auto order = composer_.order();
+      composer_->compose(candidates_);
+      record.compose_us = static_cast<float>(watch.microseconds());
+      record.levels = composer_->num_levels();
+      const auto order = composer_->order();
       for (std::size_t i = 0; i < order.size(); ++i) {
         entries_[i] = step.entries[static_cast<std::size_t>(order[i])];
       }
     }
     const bool with_ids = !options_.plan_only;
     flat_.build_flat(scheduler_, entries_, with_ids);
-    if (!groups.empty()) {
-      composed_.build_composed(scheduler_, entries_, groups, with_ids);
-      for (const PrefixGroup& group : groups) record.composed += group.end - group.begin;
+    if (record.levels > 0) {
+      composed_.build_composed(scheduler_, entries_, *composer_, with_ids);
+      for (const PrefixGroup& group : composer_->groups()) {
+        if (group.level == 0) record.composed += group.end - group.begin;
+      }
     }
     if (contiguous_) ragged_.build_ragged(entries_);
     forms_.flat = &flat_;
-    forms_.composed = groups.empty() ? nullptr : &composed_;
+    forms_.composed = record.levels == 0 ? nullptr : &composed_;
     forms_.ragged = contiguous_ ? &ragged_ : nullptr;
   }
 
@@ -201,11 +210,12 @@ class Replay {
       const Batch& flat = arm.spec.contiguous ? ragged_.batch() : flat_.batch();
       const Stopwatch watch;
       arm.plan(flat, composed);
-      const double plan_us = watch.microseconds();
+      const double plan_us = watch.microseconds() + (arm.spec.compose ? record.compose_us : 0.0F);
       ArmStep arm_step;
       arm_step.plan_us = static_cast<float>(plan_us);
       arm_step.predicted_us = static_cast<float>(arm.predicted_ns(geometry_) / 1e3);
       arm_step.metadata_bytes = static_cast<std::int32_t>(arm.metadata_bytes());
+      arm_step.planned_kv_bytes = arm.planned_kv_bytes(geometry_);
       result_.arm_steps[a].push_back(arm_step);
     }
     const Arm& baseline = *arms_[0];
@@ -214,6 +224,7 @@ class Replay {
     record.upload_us = static_cast<float>(baseline.upload_us());
     record.predicted_us = planned.predicted_us;
     record.metadata_bytes = planned.metadata_bytes;
+    record.planned_kv_bytes = planned.planned_kv_bytes;
     record.workspace_bytes = baseline.workspace_bytes();
     const double mean = baseline.mean_load_ns(geometry_);
     record.predicted_imbalance =
@@ -267,9 +278,14 @@ class Replay {
 
   void finish(double wall_seconds) {
     result_.trace_name = trace_.name;
-    result_.device = options_.device.kind == DeviceKind::kCpu ? "cpu" : "cuda";
-    result_.family = arms_[0]->attention.family();
-    result_.num_workers = arms_[0]->attention.summary(0).num_workers;
+    if (runner_) {
+      result_.device = options_.device.kind == DeviceKind::kCpu ? "cpu" : "cuda";
+      result_.family = arms_[0]->attention->family();
+    } else {
+      result_.device = kReferenceDevice;
+      result_.family = kReferenceFamily;
+    }
+    result_.num_workers = arms_[0]->num_workers();
     result_.pool_tokens =
         std::int64_t{options_.scheduler.pool_pages} * options_.scheduler.page_size;
     result_.wall_seconds = wall_seconds;
@@ -289,13 +305,12 @@ class Replay {
   const Geometry& geometry_;
   const ReplayHooks& hooks_;
   Scheduler scheduler_;
-  Composer composer_;
-  Engine engine_;
+  std::optional<Composer> composer_;  // none: no layer could read a prefix together
+  std::optional<Engine> engine_;
   std::vector<std::unique_ptr<Arm>> arms_;
   std::optional<Planner> shadow_;
   std::unique_ptr<Memory> memory_;  // outlives what the runner allocates from it
   std::optional<StepRunner> runner_;
-  bool composes_ = false;
   bool contiguous_ = false;
   std::vector<StepEntry> entries_;
   std::vector<Candidate> candidates_;

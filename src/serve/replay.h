@@ -26,10 +26,12 @@ struct StepRecord {
   std::int32_t waiting = 0;
   std::int32_t pages_used = 0;      // not free (idle cached blocks included)
   std::int32_t composed = 0;        // requests that read a shared prefix together
+  std::int32_t levels = 0;          // of shared prefixes: views of the composed batch less one
   std::int32_t metadata_bytes = 0;  // what the upload moves
   std::int64_t workspace_bytes = 0;
-  float plan_us = 0.0F;    // planning and upload together
-  float upload_us = 0.0F;  // of that, the copy
+  float plan_us = 0.0F;     // composition, planning and upload together
+  float compose_us = 0.0F;  // of that, deciding what is read together
+  float upload_us = 0.0F;   // of that, the copy
   float attention_us = 0.0F;
   float merge_us = 0.0F;
   float rope_us = 0.0F;
@@ -39,7 +41,8 @@ struct StepRecord {
   float measured_imbalance = 0.0F;   // longest over mean worker; 0: not measured
   float saving_us = -1.0F;           // predicted time without planning minus with; < 0: not sampled
   double flops = 0.0;
-  double kv_bytes = 0.0;
+  double kv_bytes = 0.0;          // K and V of the requests, each once
+  double planned_kv_bytes = 0.0;  // what the plan's items read
 };
 
 struct ArmStep {
@@ -47,6 +50,7 @@ struct ArmStep {
   float plan_us = 0.0F;
   float predicted_us = 0.0F;
   std::int32_t metadata_bytes = 0;
+  double planned_kv_bytes = 0.0;
 };
 
 struct RequestRecord {

@@ -93,6 +93,10 @@ void validate(const ReplayOptions& options) {
     refuse("measure", "given", "--device cuda: on a CPU workers are always measured");
   }
   if (options.plan_only) {
+    if (options.family != "auto") {
+      refuse("family", quote_text(options.family),
+             "nothing beside --plan-only, which plans for the reference device");
+    }
     if (options.other_time) {
       refuse("other-us", to_string(*options.other_time),
              "nothing beside --plan-only: there is no attention time to add to");

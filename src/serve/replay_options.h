@@ -55,14 +55,12 @@ struct ReplayOptions {
   std::string family = "auto";
   std::int32_t num_threads = 0;
   bool measure_workers = false;  // on a GPU: another kernel specialisation; a CPU always does
-  std::int32_t num_workers = 0;  // 0: what the backend offers; kPlanOnlyWorkers with plan_only
+  bool checked = false;          // Attention's checked mode; plan_only: every plan is verified
+  std::int32_t num_workers = 0;  // 0: what the backend or the reference device offers
   std::vector<Feature> ablate;
   std::optional<AffineTime> other_time;
   std::int32_t long_tokens = 4096;  // requests with longer prompts count as long
 };
-
-/// Workers of a plan that nobody executes: two CTAs on each of an H200's 132 SMs.
-inline constexpr std::int32_t kPlanOnlyWorkers = 264;
 
 /// 2^20 tokens, but not more than 4 GiB of K and V (64 GiB on a GPU) when they are computed.
 std::int64_t default_pool_tokens(const ReplayOptions& options, std::int64_t kv_bytes_per_token);

@@ -111,7 +111,7 @@ std::string ablation_section(const Summary& summary) {
       plot_ablations(summary) + "</div>\n";
   out += "<div class=\"table\" style=\"margin-top:12px\"><table><tr><th>feature</th>";
   if (!summary.plan_only) out += "<th>attention</th>";
-  out += "<th>plan</th><th>predicted</th><th>metadata</th><th>slower steps</th>";
+  out += "<th>plan</th><th>predicted</th><th>metadata</th><th>K/V reads</th><th>slower steps</th>";
   if (!summary.plan_only) out += "<th>outputs differ by</th>";
   out += "</tr>\n";
   for (const Comparison& c : summary.comparisons) {
@@ -120,7 +120,8 @@ std::string ablation_section(const Summary& summary) {
     if (c.reference != "baseline") change += ", against the " + escape_html(c.reference);
     out += fmt::format("<tr><td>{}<small>{}</small></td>", escape_html(c.name), change);
     if (c.attention_us) out += percent_cell(*c.attention_us);
-    out += percent_cell(c.plan_us) + percent_cell(c.predicted_us) + percent_cell(c.metadata_bytes);
+    out += percent_cell(c.plan_us) + percent_cell(c.predicted_us) + percent_cell(c.metadata_bytes) +
+           percent_cell(c.planned_kv_bytes);
     out += fmt::format("<td>{} of {}</td>", main.worse, main.count);
     if (c.attention_us) out += fmt::format("<td>{:.2g}</td>", c.output_difference);
     out += "</tr>\n";
@@ -188,8 +189,11 @@ std::string report_html(const ReplayResult& result, const Summary& summary,
     }
   }
   out += tile(fmt::format("{:.1f} %", 100.0 * summary.reused_fraction), "of prompt tokens reused");
-  out += tile(fmt::format("{:.1f} %", 100.0 * summary.composed_fraction),
-              "of scheduled requests composed");
+  out += tile(
+      fmt::format("{:.1f} %", 100.0 * summary.composed_fraction),
+      fmt::format("of scheduled requests composed, up to {} levels deep", summary.most_levels));
+  out += tile(fmt::format("{:.3g}", summary.planned_over_requested),
+              "planned K/V reads over what requests hold");
   out += tile(human(static_cast<double>(summary.workspace_high_water), "bytes"),
               "workspace high water");
   out += "</div>\n<h2>The run</h2>\n<div class=\"plots\">\n";

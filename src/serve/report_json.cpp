@@ -95,11 +95,14 @@ Json steps_to_json(const ReplayResult& result) {
   add("prefill_rows", [](const StepRecord& s) { return s.prefill_rows; });
   add("kv_tokens", [](const StepRecord& s) { return s.kv_tokens; });
   add("composed_requests", [](const StepRecord& s) { return s.composed; });
+  add("levels", [](const StepRecord& s) { return s.levels; });
   add("pages_used", [](const StepRecord& s) { return s.pages_used; });
   add("plan_us", [](const StepRecord& s) { return number(s.plan_us); });
+  add("compose_us", [](const StepRecord& s) { return number(s.compose_us); });
   add("copy_us", [](const StepRecord& s) { return number(s.upload_us); });
   add("metadata_bytes", [](const StepRecord& s) { return s.metadata_bytes; });
   add("workspace_bytes", [](const StepRecord& s) { return s.workspace_bytes; });
+  add("planned_kv_bytes", [](const StepRecord& s) { return number(s.planned_kv_bytes); });
   add("predicted_us", [](const StepRecord& s) { return number(s.predicted_us); });
   add("predicted_imbalance", [](const StepRecord& s) { return number(s.predicted_imbalance); });
   add("attention_us", [](const StepRecord& s) { return number(s.attention_us); });
@@ -128,6 +131,9 @@ std::string report_json(const ReplayResult& result, const Summary& summary,
                  {"wall_seconds", number(result.wall_seconds)},
                  {"reused_fraction", number(summary.reused_fraction)},
                  {"composed_fraction", number(summary.composed_fraction)},
+                 {"composed_steps", summary.composed_steps},
+                 {"most_levels", summary.most_levels},
+                 {"planned_over_requested", number(summary.planned_over_requested)},
                  {"evicted_blocks", result.evictions},
                  {"preemptions", result.counts.preemptions},
                  {"plan_seconds", number(summary.plan_seconds)},
@@ -152,6 +158,7 @@ std::string report_json(const ReplayResult& result, const Summary& summary,
     entry["plan_us"] = to_json(c.plan_us);
     entry["predicted_us"] = to_json(c.predicted_us);
     entry["metadata_bytes"] = to_json(c.metadata_bytes);
+    entry["planned_kv_bytes"] = to_json(c.planned_kv_bytes);
     comparisons.push_back(std::move(entry));
   }
   const Json out = {{"plait_replay", 1},

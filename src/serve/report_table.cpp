@@ -50,15 +50,16 @@ void add_comparisons(std::string& out, const Summary& summary) {
   if (summary.comparisons.empty()) return;
   out += fmt::format(
       "\nAblations: one feature changed, same steps; positive means slower than the reference\n"
-      "  {:<15}{:<28}{:<10}{:<28}{:<10}{:<12}{:>12}\n",
+      "  {:<15}{:<28}{:<10}{:<28}{:<10}{:<12}{:<12}{:>12}\n",
       "feature", summary.plan_only ? "predicted makespan" : "attention time", "median", "plan time",
-      "median", "metadata", "slower steps");
+      "median", "metadata", "K/V reads", "slower steps");
   for (const Comparison& c : summary.comparisons) {
     const PairedDifference& main = c.attention_us ? *c.attention_us : c.predicted_us;
-    out += fmt::format("  {:<15}{:<28}{:<10}{:<28}{:<10}{:<12}{} of {}\n", c.name,
+    out += fmt::format("  {:<15}{:<28}{:<10}{:<28}{:<10}{:<12}{:<12}{} of {}\n", c.name,
                        percent_range(main), signed_percent(main.median_percent.value),
                        percent_range(c.plan_us), signed_percent(c.plan_us.median_percent.value),
-                       signed_percent(c.metadata_bytes.percent.value), main.worse, main.count);
+                       signed_percent(c.metadata_bytes.percent.value),
+                       signed_percent(c.planned_kv_bytes.percent.value), main.worse, main.count);
     out += fmt::format("    {}", c.change);
     if (c.reference != "baseline") out += ", against the " + c.reference;
     if (!summary.plan_only) {
@@ -94,6 +95,13 @@ void add_break_even(std::string& out, const Summary& summary) {
     out += fmt::format("  attention share of a step       {:.1f} % (rest modelled by --other-us)\n",
                        100.0 * b.attention_share->value);
   }
+}
+
+/// ", up to 2 levels deep", or nothing where nothing was composed.
+std::string levels_text(const Summary& summary) {
+  if (summary.most_levels == 0) return {};
+  return fmt::format(", up to {} {} deep", summary.most_levels,
+                     summary.most_levels == 1 ? "level" : "levels");
 }
 
 }  // namespace
@@ -164,8 +172,8 @@ std::vector<std::pair<std::string, std::string>> describe_run(const ReplayResult
   lines.emplace_back("virtual clock", to_string(s.step_time) + " a step");
   lines.emplace_back("engine",
                      options.plan_only
-                         ? fmt::format("plans only, for {} workers that cost what this CPU's do",
-                                       result.num_workers)
+                         ? fmt::format("plans only, for {} workers at the cost of {}, family {}",
+                                       result.num_workers, result.device, result.family)
                          : fmt::format("{}, family {}, {} workers", result.device, result.family,
                                        result.num_workers));
   if (options.other_time) {
@@ -184,12 +192,14 @@ std::string report_table(const ReplayResult& result, const Summary& summary,
       "\n{} steps over {:.1f} s of virtual time; {} prompt and {} generated tokens\n"
       "  prefix cache                    {:.1f} % of prompt tokens reused, {} blocks evicted, {} "
       "preemptions\n"
-      "  composition                     {:.1f} % of scheduled requests read a shared prefix "
-      "together\n"
+      "  composition                     {:.1f} % of scheduled requests read shared prefixes "
+      "together, in {} of {} steps{}\n"
+      "  planned K/V reads               {:.3g} times what the requests hold, each once\n"
       "  workspace / metadata / pages    high water {} / {} / {}\n",
       summary.steps, summary.virtual_seconds, human(static_cast<double>(summary.input_tokens)),
       human(static_cast<double>(summary.output_tokens)), 100.0 * summary.reused_fraction,
       result.evictions, result.counts.preemptions, 100.0 * summary.composed_fraction,
+      summary.composed_steps, summary.steps, levels_text(summary), summary.planned_over_requested,
       human(static_cast<double>(summary.workspace_high_water), "bytes"),
       human(static_cast<double>(summary.metadata_high_water), "bytes"), summary.pages_high_water);
   if (!summary.plan_only) {

@@ -61,7 +61,7 @@ StepRunner::StepRunner(const Trace& trace, const Geometry& geometry, const Repla
                   options.scheduler.page_size),
       needs_rotated_(any_arm(arms, options.rope, true)),
       difference_(arms.size(), 0.0) {
-  const auto& impl = arms[0]->attention.impl();
+  const auto& impl = arms[0]->attention->impl();
   // What runs at a time, whatever number of workers the plans were made for.
   parallel_workers_ =
       impl.backend().target(impl.groups()[0], Policy{}, engine.options()).num_workers;
@@ -210,7 +210,7 @@ void StepRunner::run_arm(Arm& arm, std::size_t index, std::int32_t group, std::i
   // An arm that writes only part of its output must not inherit the rest from the step before.
   memory_.fill(outputs_[index].device(), 0xff, args.o.size() * size_of(activation_));
   memory_.start_timer();
-  arm.attention.run(args);
+  arm.attention->run(args);
   times.attention_us += memory_.stop_timer_us();
   // Any thread may take any worker's list, so what counts is when the last one was done against
   // what it would be had all been equally busy.
@@ -218,7 +218,7 @@ void StepRunner::run_arm(Arm& arm, std::size_t index, std::int32_t group, std::i
   std::int64_t merging = 0;
   std::int64_t first = INT64_MAX;
   std::int64_t last = 0;
-  for (const WorkerTime& worker : arm.attention.impl().executor().worker_times()) {
+  for (const WorkerTime& worker : arm.attention->impl().executor().worker_times()) {
     busy += worker.end_ns - worker.begin_ns;
     merging += worker.merge_ns;
     first = std::min(first, worker.begin_ns);
@@ -295,7 +295,7 @@ double StepRunner::run(std::span<const StepEntry> entries, const StepForms& form
       ++turn_;
     }
   }
-  for (const auto& arm : arms) arm->attention.status();
+  for (const auto& arm : arms) arm->attention->status();
   return append_us;
 }
 

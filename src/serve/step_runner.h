@@ -94,7 +94,7 @@ class StepRunner {
     std::vector<Tensor> composed_ids;
   };
   StepTensors step_;
-  std::array<IndexList, 6> lists_;  // memory of the above
+  std::array<IndexList, 4 + kMaxViews> lists_;  // memory of the above
 
   std::vector<double> difference_;
   double checksum_ = 0.0;

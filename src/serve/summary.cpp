@@ -36,13 +36,19 @@ void add_step_metrics(const ReplayResult& result, const ReplayOptions& options, 
     add("append K/V", "us", [](const StepRecord& s) { return s.append_us; });
   }
   add("plan", "us", [](const StepRecord& s) { return s.plan_us; });
-  add("of it copy", "us", [](const StepRecord& s) { return s.upload_us; });
+  if (options.compose) {
+    add("of it composing", "us", [](const StepRecord& s) { return s.compose_us; });
+  }
+  if (!options.plan_only) {  // otherwise nobody takes the plan
+    add("of it copy", "us", [](const StepRecord& s) { return s.upload_us; });
+  }
   add("metadata", "bytes", [](const StepRecord& s) { return s.metadata_bytes; });
   add("predicted time", "us", [](const StepRecord& s) { return s.predicted_us; });
   add("predicted imbalance", "max/mean", [](const StepRecord& s) { return s.predicted_imbalance; });
   if (measures_workers(options) && result.num_workers > 1) {
     add("measured imbalance", "max/mean", [](const StepRecord& s) { return s.measured_imbalance; });
   }
+  add("planned K/V reads", "bytes", [](const StepRecord& s) { return s.planned_kv_bytes; });
   add("requests", "", [](const StepRecord& s) { return s.requests; });
   add("query rows", "", [](const StepRecord& s) { return s.decode_rows + s.prefill_rows; });
   add("KV tokens", "", [](const StepRecord& s) { return s.kv_tokens; });
@@ -132,6 +138,7 @@ Comparison compare(const ReplayResult& result, const ReplayOptions& options, std
   out.plan_us = paired([](const ArmStep& s) { return s.plan_us; });
   out.predicted_us = paired([](const ArmStep& s) { return s.predicted_us; });
   out.metadata_bytes = paired([](const ArmStep& s) { return s.metadata_bytes; });
+  out.planned_kv_bytes = paired([](const ArmStep& s) { return s.planned_kv_bytes; });
   out.output_difference = result.output_difference[arm];
   return out;
 }
@@ -166,6 +173,7 @@ Summary summarize(const ReplayResult& result, const ReplayOptions& options) {
   }
   double flops = 0.0;
   double bytes = 0.0;
+  double planned = 0.0;
   std::int64_t composed = 0;
   std::int64_t scheduled = 0;
   for (const StepRecord& s : result.steps) {
@@ -179,12 +187,16 @@ Summary summarize(const ReplayResult& result, const ReplayOptions& options) {
     flops += s.flops;
     bytes += s.kv_bytes;
     composed += s.composed;
+    planned += s.planned_kv_bytes;
+    summary.composed_steps += s.levels > 0 ? 1 : 0;
+    summary.most_levels = std::max(summary.most_levels, s.levels);
     scheduled += s.requests;
   }
   if (!result.steps.empty()) {
     summary.virtual_seconds = static_cast<double>(result.steps.back().end_ns) / 1e9;
     summary.composed_fraction = static_cast<double>(composed) / static_cast<double>(scheduled);
   }
+  if (bytes > 0.0) summary.planned_over_requested = planned / bytes;
   if (summary.attention_seconds > 0.0) {
     summary.rows_per_second =
         static_cast<double>(summary.computed_rows) / summary.attention_seconds;

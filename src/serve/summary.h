@@ -51,6 +51,7 @@ struct Comparison {
   PairedDifference plan_us;
   PairedDifference predicted_us;
   PairedDifference metadata_bytes;
+  PairedDifference planned_kv_bytes;
   double output_difference = 0.0;
 };
 
@@ -64,6 +65,9 @@ struct Summary {
   double reused_fraction = 0.0;    // of admitted prompt tokens
   double virtual_seconds = 0.0;
   double composed_fraction = 0.0;  // of scheduled (request, step) pairs
+  std::int64_t composed_steps = 0;
+  std::int32_t most_levels = 0;         // of shared prefixes in a step
+  double planned_over_requested = 0.0;  // K and V that plans read over those of the requests
   double plan_seconds = 0.0;
   double attention_seconds = 0.0;
   double rows_per_second = 0.0;  // of attention time

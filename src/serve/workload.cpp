@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <numbers>
 
 #include "plait/error.h"
@@ -21,16 +22,25 @@ std::int32_t log_normal(Random& random, double median, double sigma, double low,
   return static_cast<std::int32_t>(std::clamp(median * std::exp(sigma * normal), low, high));
 }
 
-/// Keys of a prompt of `tokens`: the blocks of prefix number `prefix` first, then its own.
-std::vector<std::uint64_t> block_keys(std::int64_t tokens, std::int64_t prefix_blocks,
-                                      std::uint64_t prefix, std::uint64_t own) {
+/// Blocks of a prompt that come from one text.
+struct Stretch {
+  std::int64_t blocks;
+  std::uint64_t text;
+};
+
+/// Keys of a prompt of `tokens`: the blocks of shared texts first, then its own.
+std::vector<std::uint64_t> block_keys(std::int64_t tokens, std::initializer_list<Stretch> shared,
+                                      std::uint64_t own) {
   std::vector<std::uint64_t> keys;
   std::uint64_t key = 0;
-  for (std::int64_t b = 0; b * kTraceBlockTokens < tokens; ++b) {
-    key = chain_block_key(
-        key, hash_combine(b < prefix_blocks ? prefix : own, static_cast<std::uint64_t>(b)));
+  const auto add = [&](std::uint64_t text) {
+    key = chain_block_key(key, hash_combine(text, keys.size()));
     keys.push_back(key);
+  };
+  for (const Stretch& stretch : shared) {
+    for (std::int64_t b = 0; b < stretch.blocks; ++b) add(stretch.text);
   }
+  while (std::ssize(keys) * kTraceBlockTokens < tokens) add(own);
   return keys;
 }
 
@@ -93,23 +103,28 @@ Trace generate_workload(std::string_view text, std::int64_t num_requests, std::u
       request.input_tokens = log_normal(random, 2048.0, 1.2, 128.0, 32768.0);
       request.output_tokens = static_cast<std::int32_t>(random.integer(32, 256));
     } else if (kind == "shared-prefix") {
-      // Popularity falls by half from one system prompt to the next but one.
+      // The first few system prompts and documents are the popular ones.
       const auto prefix = static_cast<std::uint64_t>(8.0 * random.uniform() * random.uniform());
+      const auto document = static_cast<std::uint64_t>(4.0 * random.uniform() * random.uniform());
       const std::uint64_t prefix_id = hash_combine(seed, prefix);
+      const std::uint64_t document_id = hash_combine(prefix_id, document);
       const auto blocks = static_cast<std::int64_t>(4 + prefix_id % 9);
-      request.input_tokens = static_cast<std::int32_t>(blocks * kTraceBlockTokens) +
-                             log_normal(random, 200.0, 0.8, 8.0, 2048.0);
+      const auto document_blocks = static_cast<std::int64_t>(2 + document_id % 7);
+      request.input_tokens =
+          static_cast<std::int32_t>((blocks + document_blocks) * kTraceBlockTokens) +
+          log_normal(random, 200.0, 0.8, 8.0, 2048.0);
       request.output_tokens = static_cast<std::int32_t>(random.integer(64, 256));
-      request.block_keys = block_keys(request.input_tokens, blocks, prefix_id, own);
+      request.block_keys = block_keys(request.input_tokens,
+                                      {{blocks, prefix_id}, {document_blocks, document_id}}, own);
     } else {
       if (i % samples == 0) prompt_tokens = random.integer(1024, 4096);
       request.input_tokens = static_cast<std::int32_t>(prompt_tokens);
       request.output_tokens = static_cast<std::int32_t>(random.integer(64, 256));
       const std::uint64_t prompt = hash_combine(seed, static_cast<std::uint64_t>(i / samples));
-      request.block_keys = block_keys(prompt_tokens, prompt_tokens, prompt, own);
+      request.block_keys = block_keys(prompt_tokens, {}, prompt);
     }
     if (request.block_keys.empty()) {
-      request.block_keys = block_keys(request.input_tokens, 0, 0, own);
+      request.block_keys = block_keys(request.input_tokens, {}, own);
     }
     trace.requests.push_back(std::move(request));
   }

@@ -10,6 +10,7 @@
 
 #include "plan/corpus.h"
 #include "plan/fit_capacity.h"
+#include "plan/reference_target.h"
 
 namespace {
 std::atomic<long> allocations{0};

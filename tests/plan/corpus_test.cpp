@@ -9,6 +9,7 @@
 #include <map>
 
 #include "plan/fit_capacity.h"
+#include "plan/reference_target.h"
 
 namespace plait::test {
 namespace {

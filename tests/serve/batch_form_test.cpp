@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "plan/reference_target.h"
 #include "serve/token_data.h"
 #include "serve/workload.h"
 
@@ -34,20 +35,25 @@ void expect_well_formed(const View& view, std::int32_t total_q, std::int32_t pag
 }
 
 TEST(BatchForm, EveryFormListsTheSameKeysInTheSameOrder) {
-  const Trace trace = generate_workload("shared-prefix", 60, 5);
+  Trace trace = generate_workload("shared-prefix", 60, 5);
+  set_rate(trace, 40.0, 5);
   SchedulerOptions options;
   options.pool_pages = 8192;
   Scheduler scheduler(trace, options);
-  Composer composer({.group_size = 4, .kv_bytes_per_token = 512, .state_bytes = 516});
+  AttentionSpec spec;
+  spec.num_qo_heads = 4;
+  spec.num_kv_heads = 1;
+  spec.head_dim_qk = spec.head_dim_vo = 128;
+  Composer composer({.target = reference_target(spec), .group_size = 4});
   BatchForm flat, composed, ragged;
   Step step;
-  std::int64_t composed_steps = 0;
+  std::int64_t steps_of_levels[1 + Composer::kMaxSharedLevels] = {};
   while (scheduler.next(step)) {
     std::vector<Candidate> candidates;
     for (const StepEntry& e : step.entries) {
-      candidates.push_back({e.rows, scheduler.shared_blocks(e.request)});
+      candidates.push_back({e.rows, e.context + e.rows, scheduler.shared_blocks(e.request)});
     }
-    composer.compose(candidates, scheduler.cache().block_capacity());
+    composer.compose(candidates);
     std::vector<StepEntry> entries;
     for (const std::int32_t i : composer.order()) {
       entries.push_back(step.entries[static_cast<std::size_t>(i)]);
@@ -66,38 +72,36 @@ TEST(BatchForm, EveryFormListsTheSameKeysInTheSameOrder) {
       const View& tokens = ragged.batch().views[0];
       EXPECT_EQ(tokens.page_indptr[i + 1] - tokens.page_indptr[i], kv_len);
     }
+    ++steps_of_levels[composer.num_levels()];
     if (!composer.groups().empty()) {
-      ++composed_steps;
-      composed.build_composed(scheduler, entries, composer.groups(), true);
-      ASSERT_EQ(composed.num_views(), 2);
-      const View& prefix = composed.batch().views[0];
-      const View& suffix = composed.batch().views[1];
-      expect_well_formed(prefix, step.num_rows, options.page_size);
-      expect_well_formed(suffix, step.num_rows, options.page_size);
-      std::size_t block = 0;
+      composed.build_composed(scheduler, entries, composer, true);
+      ASSERT_EQ(composed.num_views(), composer.num_levels() + 1);
+      const auto& views = composed.batch().views;
+      for (const View& view : views) expect_well_formed(view, step.num_rows, options.page_size);
       for (std::size_t i = 0; i < n; ++i) {
         const std::int32_t row = composed.batch().qo_indptr[i];
-        while (prefix.row_indptr[block + 1] <= row) ++block;
         std::vector<std::int32_t> ids;
-        const auto add = [&](int view, const View& v, std::size_t b) {
-          for (std::int32_t p = v.page_indptr[b]; p < v.page_indptr[b + 1]; ++p) {
-            ids.push_back(composed.page_ids(view)[static_cast<std::size_t>(p)]);
+        std::int32_t tokens = 0;
+        for (std::size_t v = 0; v < views.size(); ++v) {
+          std::size_t block = 0;
+          while (views[v].row_indptr[block + 1] <= row) ++block;
+          for (std::int32_t p = views[v].page_indptr[block]; p < views[v].page_indptr[block + 1];
+               ++p) {
+            ids.push_back(composed.page_ids(static_cast<int>(v))[static_cast<std::size_t>(p)]);
           }
-        };
-        add(0, prefix, block);
-        add(1, suffix, i);
+          tokens += listed_tokens(views[v], block, options.page_size);
+        }
         const auto want = flat.page_ids(0).subspan(
             static_cast<std::size_t>(pages.page_indptr[i]),
             static_cast<std::size_t>(pages.page_indptr[i + 1] - pages.page_indptr[i]));
         ASSERT_EQ(ids, std::vector<std::int32_t>(want.begin(), want.end()));
-        EXPECT_EQ(listed_tokens(prefix, block, options.page_size) +
-                      listed_tokens(suffix, i, options.page_size),
-                  entries[i].context + entries[i].rows);
+        EXPECT_EQ(tokens, entries[i].context + entries[i].rows);
       }
     }
     scheduler.commit(step);
   }
-  EXPECT_GT(composed_steps, 100);
+  EXPECT_GT(steps_of_levels[1], 10);
+  EXPECT_GT(steps_of_levels[2], 10);
 }
 
 TEST(TokenData, DependsOnTheTokenAndItsPlaceAlone) {

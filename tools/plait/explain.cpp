@@ -22,6 +22,7 @@
 #include "plait/verb.h"
 #include "plan/corpus.h"
 #include "plan/fit_capacity.h"
+#include "plan/reference_target.h"
 
 namespace plait::tool {
 namespace {

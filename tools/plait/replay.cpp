@@ -10,6 +10,7 @@
 #include "plait/error.h"
 #include "plait/options.h"
 #include "plait/verb.h"
+#include "plan/reference_target.h"
 #include "serve/atomic_file.h"
 #include "serve/replay.h"
 #include "serve/report.h"
@@ -99,7 +100,9 @@ void add_options(CLI::App& app, serve::ReplayOptions& o, Words& w) {
       ->capture_default_str();
   app.add_option("--rope", w.rope, "separate (keys cached rotated), fused or none")
       ->capture_default_str();
-  app.add_flag("--plan-only", o.plan_only, "batching and planning without attention");
+  app.add_flag("--plan-only", o.plan_only,
+               "batching and planning without attention, for " + std::to_string(kReferenceWorkers) +
+                   " workers that cost what those of an " + std::string(kReferenceDevice) + " do");
   app.add_option("--clock-us", w.clock, "duration of a step on the virtual clock")
       ->capture_default_str();
   app.add_option("--other-us", w.other, "model the rest of a step; adds TTFT and ITL");
@@ -124,9 +127,11 @@ void add_options(CLI::App& app, serve::ReplayOptions& o, Words& w) {
                "on a GPU: kernels that record when each worker starts and ends");
   app.add_option("--threads", o.num_threads, "CPU threads (0: PLAIT_NUM_THREADS, else the cores)");
   app.add_option("--workers", o.num_workers,
-                 "workers of a plan (0: the backend's; 264 with --plan-only)");
+                 "workers of a plan (0: the backend's; the reference device's with --plan-only)");
   app.add_option("--json", w.json, "write everything as JSON")->option_text("FILE");
   app.add_option("--html", w.html, "write a report with plots")->option_text("FILE");
+  app.add_flag("--checked", o.checked,
+               "verify every plan and its operands; planning times contain that");
   app.add_flag("--quiet", w.quiet, "no progress on stderr");
 }
 
