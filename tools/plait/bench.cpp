@@ -209,18 +209,13 @@ int run_on_gpu(const CLI::App& app, const Options& options) {
     }
   }
 #if PLAIT_WITH_CUDA
-  for (const std::string& group : options.groups) {
-    if (std::find(std::begin(bench::kCudaGroups), std::end(bench::kCudaGroups), group) ==
-        std::end(bench::kCudaGroups)) {
-      throw Error(ErrorCode::kInvalidArgument, "groups", group,
-                  "decode, prefill or transition on a GPU");
-    }
-  }
   Report report(options.csv);
-  bench::bench_cuda(options.groups,
-                    {ordinal_of(options.device), options.family, options.pages == "shuffled",
-                     options.repetitions},
-                    report);
+  bench::CudaBenchOptions cuda;
+  cuda.problem.device = ordinal_of(options.device);
+  cuda.problem.family = options.family;
+  cuda.problem.shuffled_pages = options.pages == "shuffled";
+  cuda.repetitions = options.repetitions;
+  bench::bench_cuda(options.groups, cuda, report);
   return 0;
 #else
   throw Error(ErrorCode::kBackend, "--device", options.device,
@@ -233,8 +228,10 @@ int run(const std::vector<std::string>& args) {
   CLI::App app{"Measures the engine and, in the same process, what bounds it", "plait bench"};
   auto* groups = app.add_option(
       "groups", options.groups,
-      "plan, decode, prefill, scaling (CPU), transition (GPU); none: all of the device");
-  groups->check(CLI::IsMember({"plan", "decode", "prefill", "scaling", "transition"}));
+      "decode, prefill; CPU: plan, scaling; GPU: variants, host, transition; none: all of the "
+      "device");
+  groups->check(
+      CLI::IsMember({"plan", "decode", "prefill", "scaling", "variants", "host", "transition"}));
   app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--family", options.family, "GPU kernels: auto, mma or hopper")
       ->check(CLI::IsMember({"auto", "mma", "hopper"}))
@@ -263,9 +260,10 @@ int run(const std::vector<std::string>& args) {
   if (options.family != "auto") {
     throw Error(ErrorCode::kInvalidArgument, "--family", options.family, "auto on the CPU");
   }
-  if (std::find(options.groups.begin(), options.groups.end(), "transition") !=
-      options.groups.end()) {
-    throw Error(ErrorCode::kInvalidArgument, "groups", "transition", "--device cuda with it");
+  for (const char* group : {"variants", "host", "transition"}) {
+    if (std::find(options.groups.begin(), options.groups.end(), group) != options.groups.end()) {
+      throw Error(ErrorCode::kInvalidArgument, "groups", group, "--device cuda with it");
+    }
   }
   if (clock == "processor") {
     if (options.threads != 1) {

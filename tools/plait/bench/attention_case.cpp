@@ -56,18 +56,32 @@ double visible_keys(const AttentionSpec& spec, const CaseRequest& request) {
 
 }  // namespace
 
-BatchArrays::BatchArrays(const std::vector<CaseRequest>& requests, std::int32_t page_size) {
+BatchArrays::BatchArrays(const std::vector<CaseRequest>& requests, std::int32_t page_size,
+                         std::int32_t shared_prefix) {
   for (const CaseRequest& request : requests) {
     qo_indptr.push_back(qo_indptr.back() + request.qo_len);
     page_indptr.push_back(page_indptr.back() +
                           static_cast<std::int32_t>(pages_of(request, page_size)));
     last_page_len.push_back((request.kv_len - 1) % page_size + 1);
   }
-  view.row_indptr = qo_indptr;
-  view.page_indptr = page_indptr;
-  view.last_page_len = last_page_len;
+  if (shared_prefix > 0) {
+    prefix_row_indptr.push_back(qo_indptr.back());
+    prefix_page_indptr.push_back(
+        static_cast<std::int32_t>(pages_of({0, shared_prefix}, page_size)));
+    prefix_last_page_len.push_back((shared_prefix - 1) % page_size + 1);
+    View prefix;
+    prefix.row_indptr = prefix_row_indptr;
+    prefix.page_indptr = prefix_page_indptr;
+    prefix.last_page_len = prefix_last_page_len;
+    views.push_back(prefix);
+  }
+  View own;
+  own.row_indptr = qo_indptr;
+  own.page_indptr = page_indptr;
+  own.last_page_len = last_page_len;
+  views.push_back(own);
   batch.qo_indptr = qo_indptr;
-  batch.views = {&view, 1};
+  batch.views = views;
 }
 
 AttentionCase::AttentionCase(const AttentionSpec& spec, std::vector<CaseRequest> requests,

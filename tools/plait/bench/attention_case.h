@@ -51,14 +51,17 @@ class AttentionCase {
   RunArgs args_;
 };
 
-/// Batch of paged requests as arrays, for planning.
+/// Batch of requests as arrays, for planning. With a shared prefix, an outer view of that many
+/// tokens spans all rows, and its pages come first; `kv_len` of a request counts its own tokens.
 struct BatchArrays {
-  explicit BatchArrays(const std::vector<CaseRequest>& requests, std::int32_t page_size);
+  explicit BatchArrays(const std::vector<CaseRequest>& requests, std::int32_t page_size,
+                       std::int32_t shared_prefix = 0);
   BatchArrays(const BatchArrays&) = delete;
   BatchArrays& operator=(const BatchArrays&) = delete;
 
   std::vector<std::int32_t> qo_indptr{0}, page_indptr{0}, last_page_len;
-  View view;
+  std::vector<std::int32_t> prefix_row_indptr{0}, prefix_page_indptr{0}, prefix_last_page_len;
+  std::vector<View> views;
   Batch batch;
 };
 

@@ -2,12 +2,16 @@
 #if PLAIT_WITH_CUDA
 #include "plait/bench/cuda_case.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <utility>
 
+#include "core/convert.h"
+#include "plait/error.h"
 #include "plan/fit_capacity.h"
 
 namespace plait::bench {
@@ -18,168 +22,204 @@ using cuda::CuDevicePtr;
 using cuda::DeviceBuffer;
 using cuda::Driver;
 
-// Well above the L2 of any device.
-constexpr std::int64_t kFlushBytes = std::int64_t{512} << 20;
-constexpr std::int64_t kElement = 2;  // bf16
+constexpr std::uint64_t kCheckSeed = 5;
+constexpr int kCheckedRows = 8;
+// Relative error (L2 norm) of a row: bf16 operands and probabilities lose some 4e-3.
+constexpr double kRowTolerance = 1e-2;
 
-/// Fills a buffer with normal bf16 values. A few megabytes are drawn and repeated: what matters is
-/// that bits toggle, and drawing gigabytes on the host takes minutes.
-void fill_normal(const CudaTimer& timer, const DeviceBuffer& buffer, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  const std::int64_t drawn = std::min<std::int64_t>(buffer.bytes(), std::int64_t{8} << 20);
-  std::vector<std::uint16_t> words(static_cast<std::size_t>(drawn / kElement));
-  for (std::uint16_t& word : words) {
-    const float value = normal(random);
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    word = static_cast<std::uint16_t>(bits >> 16);
-  }
-  const Driver& driver = timer.context()->driver();
-  const ContextScope scope(*timer.context());
-  driver.check(driver.memcpy_host_to_device(buffer.address(), words.data(), words.size() * kElement,
-                                            timer.stream()),
-               "cuMemcpyHtoDAsync");
-  for (std::int64_t done = drawn; done < buffer.bytes(); done *= 2) {
-    const std::int64_t more = std::min(done, buffer.bytes() - done);
-    driver.check(driver.memcpy_device_to_device(buffer.address() + static_cast<CuDevicePtr>(done),
-                                                buffer.address(), static_cast<std::size_t>(more),
-                                                timer.stream()),
-                 "cuMemcpyDtoDAsync");
-  }
-  timer.synchronize();
-}
-
-double visible_pairs(const AttentionSpec& spec, const CaseRequest& request) {
-  if (spec.mask == MaskKind::kNone) return static_cast<double>(request.qo_len) * request.kv_len;
-  double pairs = 0;
-  for (std::int64_t row = 0; row < request.qo_len; ++row) {
-    pairs +=
-        static_cast<double>(std::max<std::int64_t>(0, request.kv_len - request.qo_len + row + 1));
-  }
-  return pairs;
-}
+const void* pointer(CuDevicePtr address) { return reinterpret_cast<const void*>(address); }
 
 }  // namespace
 
-CudaTimer::CudaTimer(std::shared_ptr<cuda::DeviceContext> context)
-    : context_(std::move(context)), flush_(context_, kFlushBytes, "flush buffer") {
-  const ContextScope scope(*context_);
-  const Driver& driver = context_->driver();
-  driver.check(driver.stream_create(&stream_, cuda::kCuStreamNonBlocking), "cuStreamCreate");
-  driver.check(driver.event_create(&begin_, 0), "cuEventCreate");
-  driver.check(driver.event_create(&end_, 0), "cuEventCreate");
-}
-
-CudaTimer::~CudaTimer() {
-  const Driver& driver = context_->driver();
-  const ContextScope scope(*context_);
-  driver.stream_synchronize(stream_);
-  driver.event_destroy(begin_);
-  driver.event_destroy(end_);
-  driver.stream_destroy(stream_);
-}
-
-void CudaTimer::synchronize() const {
-  context_->driver().check(context_->driver().stream_synchronize(stream_), "cuStreamSynchronize");
-}
-
-void CudaTimer::begin() {
-  const ContextScope scope(*context_);
-  const Driver& driver = context_->driver();
-  // The flush takes a tenth of a millisecond and more: time enough to enqueue the work behind it.
-  driver.check(
-      driver.memset_d8(flush_.address(), 1, static_cast<std::size_t>(flush_.bytes()), stream_),
-      "cuMemsetD8Async");
-  driver.check(driver.event_record(begin_, stream_), "cuEventRecord");
-}
-
-double CudaTimer::end() {
-  const ContextScope scope(*context_);
-  const Driver& driver = context_->driver();
-  driver.check(driver.event_record(end_, stream_), "cuEventRecord");
-  synchronize();
-  float milliseconds = 0;
-  driver.check(driver.event_elapsed_time(&milliseconds, begin_, end_), "cuEventElapsedTime");
-  return 1e-3 * static_cast<double>(milliseconds);
-}
-
 CudaCase::CudaCase(CudaTimer& timer, const AttentionSpec& spec, std::vector<CaseRequest> requests,
                    const CudaCaseOptions& options)
-    : timer_(timer), spec_(spec), batch_(requests, spec.page_size) {
-  for (const CaseRequest& request : requests) {
-    kv_bytes_ += static_cast<double>(request.kv_len) * spec.num_kv_heads *
-                 (spec.head_dim_qk + spec.head_dim_vo) * static_cast<double>(kElement);
-    flops_ += 2.0 * visible_pairs(spec, request) * spec.num_qo_heads *
-              (spec.head_dim_qk + spec.head_dim_vo);
-  }
+    : timer_(timer),
+      spec_(spec),
+      requests_(std::move(requests)),
+      shared_prefix_(options.shared_prefix),
+      arrays_(requests_, spec.page_size, shared_prefix_) {
   if (spec.kv_kind == KvKind::kRagged) {
-    // The page list counts tokens there; the lists of BatchArrays are of pages of one token.
-    batch_.view.last_page_len = {};
+    // The page list counts tokens there, as the lists of BatchArrays do with pages of one token.
+    for (View& view : arrays_.views) view.last_page_len = {};
   }
+  count_work();
   EngineOptions engine_options;
   engine_options.device = {DeviceKind::kCuda, options.device};
   engine_options.family = options.family;
   engine_ = std::make_unique<Engine>(engine_options);
-  capacity_ = fit_capacity({&spec_, 1}, {&batch_.batch, 1}, {});
+  capacity_ = fit_capacity({&spec_, 1}, {&arrays_.batch, 1}, {});
   attention_ = std::make_unique<Attention>(*engine_, std::vector<AttentionSpec>{spec_}, capacity_,
                                            Attention::Options{});
   fill_operands(options.shuffled_pages);
   probe_ = cuda::KernelCache::process().loaded(timer_.context(),
                                                cuda::parse_kernel_key("common read_probe"));
   plan();
+  check_rows();
+}
+
+void CudaCase::count_work() {
+  const double dims = spec_.head_dim_qk + spec_.head_dim_vo;
+  double tokens = shared_prefix_;
+  double pairs = 0;
+  for (const CaseRequest& request : requests_) {
+    const double rows = request.qo_len;
+    const double keys = static_cast<double>(shared_prefix_) + request.kv_len;
+    tokens += request.kv_len;
+    pairs += rows * keys - (spec_.mask == MaskKind::kCausal ? rows * (rows - 1) / 2 : 0.0);
+  }
+  kv_bytes_ = tokens * spec_.num_kv_heads * dims * static_cast<double>(KnownBuffer::kElement);
+  flops_ = 2.0 * pairs * spec_.num_qo_heads * dims;
 }
 
 void CudaCase::fill_operands(bool shuffled_pages) {
   const std::shared_ptr<cuda::DeviceContext>& context = timer_.context();
   const Device device{DeviceKind::kCuda, context->facts().ordinal};
-  const std::int64_t units = batch_.page_indptr.back();  // pages, or tokens if ragged
-  const std::int64_t slots = spec_.kv_kind == KvKind::kRagged ? 1 : spec_.page_size;
-  const std::int64_t k_elements = units * slots * spec_.num_kv_heads * spec_.head_dim_qk;
-  const std::int64_t v_elements = units * slots * spec_.num_kv_heads * spec_.head_dim_vo;
-  const std::int64_t rows = batch_.qo_indptr.back();
-  pool_ = DeviceBuffer(context, (k_elements + v_elements) * kElement, "K and V");
-  queries_ = DeviceBuffer(context, rows * spec_.num_qo_heads * spec_.head_dim_qk * kElement, "q");
-  output_ = DeviceBuffer(context, rows * spec_.num_qo_heads * spec_.head_dim_vo * kElement, "o");
-  fill_normal(timer_, pool_, 1);
-  fill_normal(timer_, queries_, 2);
+  const bool ragged = spec_.kv_kind == KvKind::kRagged;
+  const std::int64_t prefix_units =
+      shared_prefix_ > 0 ? arrays_.prefix_page_indptr.back() : std::int64_t{0};
+  const std::int64_t units = prefix_units + arrays_.page_indptr.back();  // pages, or tokens
+  const std::int64_t slots = units * spec_.page_size;
+  const std::int64_t rows = arrays_.qo_indptr.back();
+  first_value_ = slots * spec_.num_kv_heads * spec_.head_dim_qk;
+  pool_ = KnownBuffer(timer_, first_value_ + slots * spec_.num_kv_heads * spec_.head_dim_vo, 1,
+                      "K and V");
+  queries_ = KnownBuffer(timer_, rows * spec_.num_qo_heads * spec_.head_dim_qk, 2, "q");
+  output_ = DeviceBuffer(
+      context, rows * spec_.num_qo_heads * spec_.head_dim_vo * KnownBuffer::kElement, "o");
 
-  const auto at = [](const DeviceBuffer& buffer, std::int64_t element) {
-    return reinterpret_cast<const void*>(buffer.address() +
-                                         static_cast<CuDevicePtr>(element * kElement));
+  const auto cache = [&](CuDevicePtr address, std::int64_t dim) {
+    return ragged ? Tensor::contiguous(pointer(address), DType::kBF16,
+                                       {units, spec_.num_kv_heads, dim}, device)
+                  : Tensor::contiguous(pointer(address), DType::kBF16,
+                                       {units, spec_.page_size, spec_.num_kv_heads, dim}, device);
   };
-  args_.q = Tensor::contiguous(at(queries_, 0), DType::kBF16,
+  args_.k = cache(pool_.address(), spec_.head_dim_qk);
+  args_.v = cache(pool_.address(first_value_), spec_.head_dim_vo);
+  args_.q = Tensor::contiguous(pointer(queries_.address()), DType::kBF16,
                                {rows, spec_.num_qo_heads, spec_.head_dim_qk}, device);
-  args_.o = Tensor::contiguous(at(output_, 0), DType::kBF16,
+  args_.o = Tensor::contiguous(pointer(output_.address()), DType::kBF16,
                                {rows, spec_.num_qo_heads, spec_.head_dim_vo}, device);
   args_.stream.handle = timer_.stream();
-  if (spec_.kv_kind == KvKind::kRagged) {
-    args_.k = Tensor::contiguous(at(pool_, 0), DType::kBF16,
-                                 {units, spec_.num_kv_heads, spec_.head_dim_qk}, device);
-    args_.v = Tensor::contiguous(at(pool_, k_elements), DType::kBF16,
-                                 {units, spec_.num_kv_heads, spec_.head_dim_vo}, device);
-    return;
+  if (spec_.alibi) {
+    for (int head = 0; head < spec_.num_qo_heads; ++head) {
+      host_slopes_.push_back(
+          std::exp2(-8.0F * static_cast<float>(head + 1) / static_cast<float>(spec_.num_qo_heads)));
+    }
+    slopes_ = DeviceBuffer(context, spec_.num_qo_heads * std::int64_t{4}, "ALiBi slopes");
+    timer_.copy_to_device(slopes_.address(), host_slopes_.data(), host_slopes_.size() * 4);
+    args_.alibi_slopes =
+        Tensor::contiguous(pointer(slopes_.address()), DType::kF32, {spec_.num_qo_heads}, device);
   }
-  args_.k = Tensor::contiguous(at(pool_, 0), DType::kBF16,
-                               {units, slots, spec_.num_kv_heads, spec_.head_dim_qk}, device);
-  args_.v = Tensor::contiguous(at(pool_, k_elements), DType::kBF16,
-                               {units, slots, spec_.num_kv_heads, spec_.head_dim_vo}, device);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(units));
-  std::iota(ids.begin(), ids.end(), 0);
-  if (shuffled_pages) std::shuffle(ids.begin(), ids.end(), std::mt19937_64(3));
+
+  host_page_ids_.resize(static_cast<std::size_t>(units));
+  std::iota(host_page_ids_.begin(), host_page_ids_.end(), 0);
+  if (ragged) return;  // the identity
+  if (shuffled_pages) {
+    std::shuffle(host_page_ids_.begin(), host_page_ids_.end(), std::mt19937_64(3));
+  }
   page_ids_ = DeviceBuffer(context, units * 4, "page ids");
-  const ContextScope scope(*context);
-  const Driver& driver = context->driver();
-  driver.check(driver.memcpy_host_to_device(page_ids_.address(), ids.data(), ids.size() * 4,
-                                            timer_.stream()),
-               "cuMemcpyHtoDAsync");
-  timer_.synchronize();
-  page_ids_tensor_ = Tensor::contiguous(reinterpret_cast<const void*>(page_ids_.address()),
-                                        DType::kI32, {units}, device);
-  args_.page_ids = {&page_ids_tensor_, 1};
+  timer_.copy_to_device(page_ids_.address(), host_page_ids_.data(), host_page_ids_.size() * 4);
+  if (prefix_units > 0) {
+    page_id_tensors_.push_back(
+        Tensor::contiguous(pointer(page_ids_.address()), DType::kI32, {prefix_units}, device));
+  }
+  page_id_tensors_.push_back(
+      Tensor::contiguous(pointer(page_ids_.address() + static_cast<CuDevicePtr>(prefix_units * 4)),
+                         DType::kI32, {units - prefix_units}, device));
+  args_.page_ids = page_id_tensors_;
 }
 
-void CudaCase::plan() { attention_->plan(batch_.batch, Stream{timer_.stream()}); }
+std::vector<double> CudaCase::expected_row(std::size_t request, std::int64_t row, int head) const {
+  const std::int64_t own_begin =
+      arrays_.page_indptr[request] +
+      (shared_prefix_ > 0 ? std::int64_t{arrays_.prefix_page_indptr.back()} : 0);
+  const std::int64_t kv_len = std::int64_t{shared_prefix_} + requests_[request].kv_len;
+  const std::int64_t position = kv_len - requests_[request].qo_len + row;
+  const std::int64_t query =
+      ((arrays_.qo_indptr[request] + row) * spec_.num_qo_heads + head) * spec_.head_dim_qk;
+  const int kv_head = head / (spec_.num_qo_heads / spec_.num_kv_heads);
+  const auto slot = [&](std::int64_t key) {
+    const std::int64_t own = key - shared_prefix_;
+    const std::int64_t page = own < 0 ? key / spec_.page_size : own_begin + own / spec_.page_size;
+    const std::int64_t offset = (own < 0 ? key : own) % spec_.page_size;
+    return (host_page_ids_[static_cast<std::size_t>(page)] * std::int64_t{spec_.page_size} +
+            offset) *
+               spec_.num_kv_heads +
+           kv_head;
+  };
+  const std::int64_t visible = spec_.mask == MaskKind::kCausal ? position + 1 : kv_len;
+  std::vector<double> logits;
+  for (std::int64_t key = 0; key < visible; ++key) {
+    const std::int64_t k = slot(key) * spec_.head_dim_qk;
+    double s = 0;
+    for (int d = 0; d < spec_.head_dim_qk; ++d) s += queries_.value(query + d) * pool_.value(k + d);
+    s *= effective_sm_scale(spec_);
+    if (spec_.logits_soft_cap > 0) {
+      s = spec_.logits_soft_cap * std::tanh(s / spec_.logits_soft_cap);
+    }
+    if (spec_.alibi) {
+      s += static_cast<double>(host_slopes_[static_cast<std::size_t>(head)]) *
+           static_cast<double>(key - position);
+    }
+    logits.push_back(s);
+  }
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  std::vector<double> output(static_cast<std::size_t>(spec_.head_dim_vo));
+  for (std::int64_t key = 0; key < visible; ++key) {
+    const double weight = std::exp(logits[static_cast<std::size_t>(key)] - top);
+    const std::int64_t v = first_value_ + slot(key) * spec_.head_dim_vo;
+    sum += weight;
+    for (std::size_t d = 0; d < output.size(); ++d) {
+      output[d] += weight * pool_.value(v + static_cast<std::int64_t>(d));
+    }
+  }
+  for (double& x : output) x /= sum;
+  return output;
+}
+
+void CudaCase::check_rows() {
+  {
+    const ContextScope scope(*timer_.context());
+    const Driver& driver = timer_.context()->driver();
+    driver.check(driver.memset_d8(output_.address(), 0xFF,
+                                  static_cast<std::size_t>(output_.bytes()), timer_.stream()),
+                 "cuMemsetD8Async");
+  }
+  run();
+  timer_.synchronize();
+  std::mt19937_64 random(kCheckSeed);
+  for (int sample = 0; sample < kCheckedRows; ++sample) {
+    const std::size_t request = random() % requests_.size();
+    const auto row =
+        static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(requests_[request].qo_len));
+    const int head = static_cast<int>(random() % static_cast<std::uint64_t>(spec_.num_qo_heads));
+    const std::vector<double> expected = expected_row(request, row, head);
+    std::vector<std::uint16_t> words(expected.size());
+    const std::int64_t element =
+        ((arrays_.qo_indptr[request] + row) * spec_.num_qo_heads + head) * spec_.head_dim_vo;
+    timer_.copy_to_host(
+        words.data(), output_.address() + static_cast<CuDevicePtr>(element * KnownBuffer::kElement),
+        words.size() * 2);
+    double error = 0;
+    double norm = 0;
+    for (std::size_t d = 0; d < words.size(); ++d) {
+      const double difference = static_cast<double>(bf16_to_f32(words[d])) - expected[d];
+      error += difference * difference;
+      norm += expected[d] * expected[d];
+    }
+    // Written so that a NaN fails.
+    if (!(std::sqrt(error) <= kRowTolerance * std::sqrt(norm))) {
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("output of family {}, request {}, row {}, head {}",
+                              attention_->family(), request, row, head),
+                  fmt::format("relative error {:.2e}", std::sqrt(error / norm)),
+                  fmt::format("at most {:.0e}", kRowTolerance));
+    }
+  }
+}
+
+void CudaCase::plan() { attention_->plan(arrays_.batch, Stream{timer_.stream()}); }
 
 void CudaCase::plain_read() {
   CuDevicePtr data = pool_.address();
