@@ -39,6 +39,7 @@ using bench::Sample;
 struct Options {
   std::vector<std::string> groups;
   std::string csv;
+  std::string filter;
   std::string pages = "shuffled";
   int threads = 0;
   int repetitions = 15;
@@ -88,11 +89,12 @@ void against_read(const std::string& name, AttentionCase& problem, const Options
 void bench_decode(const Options& options, const bench::CacheFlush& flush, Report& report) {
   for (KvLayout layout : {KvLayout::kNhd, KvLayout::kHnd}) {
     for (DType kv : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3}) {
+      const std::string name = "decode 8x4096 32/8x128 page 16 " + std::string(to_string(kv)) +
+                               " " + layout_name(layout) + " " + options.pages;
+      if (!report.wants(name)) continue;
       CaseOptions c{options.threads, options.pages == "shuffled", {}};
       AttentionCase problem(decode_spec(kv, layout), std::vector<CaseRequest>(8, {1, 4096}), c);
-      against_read("decode 8x4096 32/8x128 page 16 " + std::string(to_string(kv)) + " " +
-                       layout_name(layout) + " " + options.pages,
-                   problem, options, flush, report);
+      against_read(name, problem, options, flush, report);
     }
   }
 }
@@ -106,6 +108,11 @@ void bench_prefill(const Options& options, const bench::CacheFlush& flush, Repor
   };
   double full = 0.0;
   for (DType kv : {DType::kF32, DType::kBF16}) {
+    const std::string name = "prefill 2048 8/8x128 " + std::string(to_string(kv));
+    if (!report.wants(name + " full") && !report.wants(name + " causal") &&
+        !report.wants(name + " causal/full time")) {
+      continue;
+    }
     for (MaskKind mask : {MaskKind::kNone, MaskKind::kCausal}) {
       AttentionSpec spec = decode_spec(kv, KvLayout::kNhd);
       spec.num_qo_heads = 8;
@@ -117,8 +124,7 @@ void bench_prefill(const Options& options, const bench::CacheFlush& flush, Repor
       bench::measure_in_turn(
           options.repetitions, settle, sgemm, [&] { problem.run(); }, bound, sample);
       Row row;
-      row.name = "prefill 2048 8/8x128 " + std::string(to_string(kv)) +
-                 (mask == MaskKind::kNone ? " full" : " causal");
+      row.name = name + (mask == MaskKind::kNone ? " full" : " causal");
       row.threads = options.threads;
       row.sample = sample;
       row.gigabytes_per_second = problem.kv_bytes() / sample.median() / 1e9;
@@ -134,7 +140,7 @@ void bench_prefill(const Options& options, const bench::CacheFlush& flush, Repor
         continue;
       }
       Row part;
-      part.name = "prefill 2048 8/8x128 " + std::string(to_string(kv)) + " causal/full time";
+      part.name = name + " causal/full time";
       part.threads = options.threads;
       part.sample = sample;
       part.bound_name = "seconds of full";
@@ -147,6 +153,8 @@ void bench_prefill(const Options& options, const bench::CacheFlush& flush, Repor
 
 /// How far two threads speed up a skewed decode batch, against what they do for a plain read.
 void bench_scaling(const Options& options, const bench::CacheFlush& flush, Report& report) {
+  const std::string name = "scaling skewed decode 16 requests bf16 nhd";
+  if (!report.wants(name)) return;
   const std::vector<CaseRequest> requests = bench::skewed_requests(16, 1);
   const AttentionSpec spec = decode_spec(DType::kBF16, KvLayout::kNhd);
   std::map<int, AttentionCase> problems;
@@ -176,7 +184,7 @@ void bench_scaling(const Options& options, const bench::CacheFlush& flush, Repor
   }
   for (int n : counts) {
     Row row;
-    row.name = "scaling skewed decode 16 requests bf16 nhd";
+    row.name = name;
     row.threads = n;
     row.sample = runs[n];
     row.gigabytes_per_second = problems.at(n).kv_bytes() / runs[n].median() / 1e9;
@@ -209,7 +217,7 @@ int run_on_gpu(const CLI::App& app, const Options& options) {
     }
   }
 #if PLAIT_WITH_CUDA
-  Report report(options.csv);
+  Report report(options.csv, options.filter);
   bench::CudaBenchOptions cuda;
   cuda.problem.device = ordinal_of(options.device);
   cuda.problem.family = options.family;
@@ -237,6 +245,8 @@ int run(const std::vector<std::string>& args) {
       ->check(CLI::IsMember({"auto", "mma", "hopper"}))
       ->capture_default_str();
   app.add_option("--csv", options.csv, "also write the lines to this file");
+  auto* filter =
+      app.add_option("--filter", options.filter, "only cases whose name contains this text");
   auto* pages =
       app.add_option("--pages", options.pages, "order of pages in the pool: shuffled or sequential")
           ->check(CLI::IsMember({"shuffled", "sequential"}))
@@ -249,6 +259,7 @@ int run(const std::vector<std::string>& args) {
   app.add_flag("--calibrate", options.calibrate,
                "measure the cost coefficients of this machine, on one thread, and print them")
       ->excludes(groups)
+      ->excludes(filter)
       ->excludes(pages);
   std::string clock = "wall";
   app.add_option("--clock", clock,
@@ -277,7 +288,7 @@ int run(const std::vector<std::string>& args) {
   }
   options.threads = cpu::thread_count(options.threads);
 
-  Report report(options.csv);
+  Report report(options.csv, options.filter);
   if (options.calibrate) {
     bench::calibrate(options.repetitions, report);
     return 0;

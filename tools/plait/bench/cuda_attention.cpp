@@ -28,18 +28,22 @@ std::vector<CaseRequest> repeated(int count, CaseRequest request) {
   return std::vector<CaseRequest>(static_cast<std::size_t>(count), request);
 }
 
-Row row_of(const CudaCase& problem, std::string name, const Sample& sample) {
+Row row_of(CudaCase& problem, std::string name, const Sample& sample) {
   Row row;
   row.name = std::move(name);
+  row.family = problem.attention().family();
   row.sample = sample;
   row.gigabytes_per_second = problem.kv_bytes() / sample.median() / 1e9;
   row.teraflops = problem.flops() / sample.median() / 1e12;
   return row;
 }
 
-void decode_row(CudaTimer& timer, const std::string& name, const AttentionSpec& spec,
+void decode_row(CudaTimer& timer, const std::string& shape, const AttentionSpec& spec,
                 const std::vector<CaseRequest>& requests, const CudaBenchOptions& options,
                 Report& report, std::int32_t shared_prefix = 0) {
+  const std::string name =
+      fmt::format("decode {} {} {} bf16", shape, heads_of(spec), pages_of(spec));
+  if (!report.wants(name)) return;
   CudaCaseOptions case_options = options.problem;
   case_options.shared_prefix = shared_prefix;
   CudaCase problem(timer, spec, requests, case_options);
@@ -48,10 +52,7 @@ void decode_row(CudaTimer& timer, const std::string& name, const AttentionSpec& 
   measure_in_turn(
       timer, options.repetitions, [&] { problem.plain_read(); }, [&] { problem.run(); }, bound,
       sample);
-  Row row = row_of(problem,
-                   fmt::format("decode {} {} {} bf16 {}", name, heads_of(spec), pages_of(spec),
-                               problem.attention().family()),
-                   sample);
+  Row row = row_of(problem, name, sample);
   row.bound_name = "plain read GB/s";
   row.bound = problem.kv_bytes() / bound.median() / 1e9;
   row.ratio = row.gigabytes_per_second / row.bound;
@@ -93,6 +94,9 @@ void bench_prefill(CudaTimer& timer, const CudaBenchOptions& options, Report& re
       for (const MaskKind mask : {MaskKind::kNone, MaskKind::kCausal}) {
         shape.mask = mask;
         const AttentionSpec spec = bench_spec(shape);
+        const std::string name = fmt::format("prefill {}x{} {} {} {} bf16", batch, length,
+                                             heads_of(spec), pages_of(spec), mask_of(spec));
+        if (!report.wants(name)) continue;
         CudaCase problem(timer, spec, repeated(batch, {length, length}), options.problem);
         Sample bound;
         Sample sample;
@@ -126,17 +130,17 @@ void bench_variants(CudaTimer& timer, const CudaBenchOptions& options, Report& r
   alibi.alibi = true;
   for (const auto& [batch, length] : {std::pair{4, 2048}, std::pair{1, 16384}}) {
     const std::vector<CaseRequest> requests = repeated(batch, {length, length});
-    CudaCase plain(timer, plain_spec, requests, options.problem);
-    for (const auto& [name, spec] : {std::pair{"soft cap 30", soft_cap}, {"ALiBi", alibi}}) {
+    for (const auto& [variant, spec] : {std::pair{"soft cap 30", soft_cap}, {"ALiBi", alibi}}) {
+      const std::string name = fmt::format("prefill {}x{} {} ragged causal {} bf16", batch, length,
+                                           heads_of(spec), variant);
+      if (!report.wants(name)) continue;
+      CudaCase plain(timer, plain_spec, requests, options.problem);
       CudaCase problem(timer, spec, requests, options.problem);
       Sample bound;
       Sample sample;
       measure_in_turn(
           timer, options.repetitions, [&] { plain.run(); }, [&] { problem.run(); }, bound, sample);
-      Row row = row_of(problem,
-                       fmt::format("prefill {}x{} {} ragged causal {} bf16 {}", batch, length,
-                                   heads_of(spec), name, problem.attention().family()),
-                       sample);
+      Row row = row_of(problem, name, sample);
       row.bound_name = fmt::format("plain causal {} TFLOP/s", plain.attention().family());
       row.bound = plain.flops() / bound.median() / 1e12;
       row.ratio = row.teraflops / row.bound;

@@ -10,10 +10,12 @@ namespace {
 constexpr int kCallsPerSample = 16;  // enqueued without a wait, as a serving loop does
 
 template <class Call>
-void host_row(const std::string& name, double goal_us, CudaTimer& timer, int repetitions,
-              Report& report, const Call& call) {
+void host_row(const std::string& name, const std::string& family, double goal_us, CudaTimer& timer,
+              int repetitions, Report& report, const Call& call) {
+  if (!report.wants(name)) return;
   Row row;
   row.name = name;
+  row.family = family;
   for (int round = -2; round < repetitions; ++round) {
     timer.synchronize();
     const double seconds = seconds_of([&] {
@@ -38,10 +40,11 @@ void bench_host(CudaTimer& timer, const CudaBenchOptions& options, Report& repor
   for (const auto& [name, requests] :
        {std::pair{"256 decode x 512", decode}, {"256 decode x 512 + prefill of 512", mixed}}) {
     CudaCase problem(timer, spec, requests, options.problem);
-    const std::string what = std::string(" ") + name + " " + problem.attention().family();
-    host_row("host: run" + what, 5, timer, options.repetitions, report, [&] { problem.run(); });
-    host_row("host: plan and upload" + what, 25, timer, options.repetitions, report,
-             [&] { problem.plan(); });
+    const std::string family = problem.attention().family();
+    host_row(std::string("host: run ") + name, family, 5, timer, options.repetitions, report,
+             [&] { problem.run(); });
+    host_row(std::string("host: plan and upload ") + name, family, 25, timer, options.repetitions,
+             report, [&] { problem.plan(); });
   }
 }
 

@@ -46,6 +46,7 @@ class LayerGraph {
 template <class Work>
 void host_row(const std::string& name, CudaTimer& timer, int repetitions, Report& report,
               const Work& work) {
+  if (!report.wants(name)) return;
   Row row;
   row.name = name;
   for (int round = -1; round < repetitions; ++round) {

@@ -21,6 +21,7 @@ PlanTarget gpu_like_target() {
 
 void measure(const char* name, const std::vector<CaseRequest>& requests, double bound_us,
              int repetitions, Report& report) {
+  if (!report.wants(name)) return;
   AttentionSpec spec;
   spec.num_qo_heads = 32;
   spec.num_kv_heads = 8;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "plait/error.h"
 
 namespace plait::bench {
@@ -14,7 +16,8 @@ std::string number(double value) {
 
 }  // namespace
 
-Report::Report(const std::string& path) : path_(path) {
+Report::Report(const std::string& path, std::string filter)
+    : path_(path), filter_(std::move(filter)) {
   if (path.empty()) return;
   file_.open(path, std::ios::binary | std::ios::trunc);
   if (!file_) throw Error(ErrorCode::kIo, "--csv", path, "a file that can be written");
@@ -29,13 +32,15 @@ void Report::line(const std::string& text) {
 }
 
 void Report::add(const Row& row) {
+  if (!wants(row.name)) return;
   if (!header_) {
     line(
-        "case,threads,repetitions,median_us,p10_us,p90_us,tflops,gb_per_s,bound,bound_value,ratio");
+        "case,family,threads,repetitions,median_us,p10_us,p90_us,tflops,gb_per_s,bound,bound_value,"
+        "ratio");
     header_ = true;
   }
-  line(fmt::format("{},{},{},{:.4g},{:.4g},{:.4g},{},{},{},{},{}", row.name, row.threads,
-                   row.sample.seconds.size(), row.sample.median() * 1e6,
+  line(fmt::format("{},{},{},{},{:.4g},{:.4g},{:.4g},{},{},{},{},{}", row.name, row.family,
+                   row.threads, row.sample.seconds.size(), row.sample.median() * 1e6,
                    row.sample.quantile(0.1) * 1e6, row.sample.quantile(0.9) * 1e6,
                    number(row.teraflops), number(row.gigabytes_per_second), row.bound_name,
                    number(row.bound), number(row.ratio)));

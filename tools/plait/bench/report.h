@@ -12,6 +12,7 @@ namespace plait::bench {
 /// One measured case. Fields that do not apply stay 0 and are left empty in the CSV.
 struct Row {
   std::string name;
+  std::string family;  // of kernels; empty where there is none
   int threads = 0;
   Sample sample;
   double teraflops = 0;
@@ -24,8 +25,12 @@ struct Row {
 /// Prints lines as they are measured, and writes them to a file if asked.
 class Report {
  public:
-  /// Throws Error{kIo} if `path` is not empty and cannot be written.
-  explicit Report(const std::string& path);
+  /// Throws Error{kIo} if `path` is not empty and cannot be written. Only cases whose name contains
+  /// `filter` are wanted.
+  Report(const std::string& path, std::string filter);
+  /// False if nothing named so would be printed, so that it need not be measured.
+  bool wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+  /// Prints a row that is wanted, and drops another.
   void add(const Row& row);
   /// A line of its own kind, such as a coefficient.
   void line(const std::string& text);
@@ -33,6 +38,7 @@ class Report {
  private:
   std::ofstream file_;
   std::string path_;
+  std::string filter_;
   bool header_ = false;
 };
 
