@@ -390,7 +390,7 @@ TEST_F(FakeExecutor, MeasuredRunForgetsTheTimesOfEarlierOnes) {
   make_context();
   make_operands();
   const auto executor = make_executor();
-  // The fake fills memory with 0xA5: times of runs that never were.
+  // The fake fills memory with 0xFF: times of runs that never were.
   executor->upload(plan({1}, 4), {});
   executor->run(args_);
   EXPECT_TRUE(executor->worker_times().empty());

@@ -1,13 +1,14 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// The library of cuda_fake/fake_cuda.h. Single-threaded, like the tests that use it.
+// The library of cuda_fake/fake_cuda.h, over a device of fake_device.h. Single-threaded, like what
+// uses it.
 #include "cuda_fake/fake_cuda.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
-#include "cuda/driver_types.h"
+#include "support/fake_device.h"
 
 #define PLAIT_FAKE extern "C" __attribute__((visibility("default"))) plait::cuda::CuResult
 
@@ -16,12 +17,13 @@ namespace {
 using namespace plait::cuda;
 
 constexpr int kDevices = 2;
-constexpr CuResult kLaunchFailed = 719;
+using fake::kLaunchFailed;
 constexpr CuResult kUnjoined = 904;
 
 fake::State state;
 
 struct Graph {
+  std::vector<fake::Work> work;  // in the order in which it was captured
   std::vector<void*> user_objects;
   std::set<void*> open_streams;  // forked branches that nobody joined yet
   int references = 1;            // the graph, and what was instantiated from it
@@ -34,9 +36,6 @@ struct Stream {
 struct Event {
   Graph* recorded_in = nullptr;
   Stream* stream = nullptr;
-};
-struct Module {
-  std::vector<std::string*> functions;
 };
 struct UserObject {
   void* object;
@@ -82,6 +81,17 @@ void release_graph(Graph* graph) {
 
 Stream* stream_of(CuStream handle) { return reinterpret_cast<Stream*>(handle); }
 
+bool is_captured(CuStream stream) {
+  return stream != nullptr && stream_of(stream)->capturing != nullptr;
+}
+
+/// Streams do their work at once; a captured one keeps it for the graph's launches.
+CuResult submit(CuStream stream, fake::Work work) {
+  if (!is_captured(stream)) return work();
+  stream_of(stream)->capturing->work.push_back(std::move(work));
+  return kCuSuccess;
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) fake::State* plait_fake_cuda_state() {
@@ -98,7 +108,7 @@ PLAIT_FAKE cuGetErrorName(CuResult, const char** name) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuGetErrorString(CuResult, const char** text) {
-  *text = "told to fail";
+  *text = fake::error_text();
   return kCuSuccess;
 }
 PLAIT_FAKE cuDeviceGet(CuDevice* device, int ordinal) {
@@ -110,7 +120,7 @@ PLAIT_FAKE cuDeviceGetCount(int* count) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuDeviceGetName(char* name, int length, CuDevice) {
-  std::strncpy(name, "Fake", static_cast<std::size_t>(length));
+  std::strncpy(name, fake::device_name(), static_cast<std::size_t>(length));
   return kCuSuccess;
 }
 PLAIT_FAKE cuDeviceTotalMem_v2(std::size_t* bytes, CuDevice) {
@@ -118,12 +128,7 @@ PLAIT_FAKE cuDeviceTotalMem_v2(std::size_t* bytes, CuDevice) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuDeviceGetAttribute(int* value, CuDeviceAttribute attribute, CuDevice) {
-  switch (attribute) {
-    case CuDeviceAttribute::kComputeCapabilityMajor: *value = 9; break;
-    case CuDeviceAttribute::kComputeCapabilityMinor: *value = 0; break;
-    case CuDeviceAttribute::kMultiprocessorCount: *value = 4; break;
-    default: *value = 200 * 1024; break;
-  }
+  *value = fake::device_attribute(attribute);
   return kCuSuccess;
 }
 
@@ -163,7 +168,7 @@ PLAIT_FAKE cuMemAlloc_v2(CuDevicePtr* address, std::size_t bytes) {
   if (injected()) return kCuErrorOutOfMemory;
   if (state.context_stack.empty()) return kCuErrorInvalidValue;
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(memory, 0xA5, bytes);
+  std::memset(memory, 0xFF, bytes);  // NaN in every type
   *address = reinterpret_cast<CuDevicePtr>(memory);
   state.device_memory[reinterpret_cast<std::uintptr_t>(memory)] = {bytes,
                                                                    state.context_stack.back()};
@@ -187,29 +192,42 @@ PLAIT_FAKE cuMemFreeHost(void* memory) {
   std::free(memory);
   return kCuSuccess;
 }
-PLAIT_FAKE cuMemcpyHtoDAsync_v2(CuDevicePtr to, const void* from, std::size_t bytes, CuStream) {
+PLAIT_FAKE cuMemcpyHtoDAsync_v2(CuDevicePtr to, const void* from, std::size_t bytes,
+                                CuStream stream) {
   if (injected()) return kLaunchFailed;
-  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
-  return kCuSuccess;
+  return submit(stream, [=] {
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    return kCuSuccess;
+  });
 }
-PLAIT_FAKE cuMemcpyDtoHAsync_v2(void* to, CuDevicePtr from, std::size_t bytes, CuStream) {
+PLAIT_FAKE cuMemcpyDtoHAsync_v2(void* to, CuDevicePtr from, std::size_t bytes, CuStream stream) {
   if (injected()) return kLaunchFailed;
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
-  return kCuSuccess;
+  return submit(stream, [=] {
+    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+    return kCuSuccess;
+  });
 }
-PLAIT_FAKE cuMemcpyDtoDAsync_v2(CuDevicePtr to, CuDevicePtr from, std::size_t bytes, CuStream) {
-  std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-  return kCuSuccess;
-}
-PLAIT_FAKE cuMemsetD8Async(CuDevicePtr to, unsigned char byte, std::size_t bytes, CuStream) {
+PLAIT_FAKE cuMemcpyDtoDAsync_v2(CuDevicePtr to, CuDevicePtr from, std::size_t bytes,
+                                CuStream stream) {
   if (injected()) return kLaunchFailed;
-  std::memset(reinterpret_cast<void*>(to), byte, bytes);
-  return kCuSuccess;
+  return submit(stream, [=] {
+    std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+    return kCuSuccess;
+  });
 }
-PLAIT_FAKE cuMemsetD32Async(CuDevicePtr to, unsigned word, std::size_t count, CuStream) {
+PLAIT_FAKE cuMemsetD8Async(CuDevicePtr to, unsigned char byte, std::size_t bytes, CuStream stream) {
   if (injected()) return kLaunchFailed;
-  std::fill_n(reinterpret_cast<unsigned*>(to), count, word);
-  return kCuSuccess;
+  return submit(stream, [=] {
+    std::memset(reinterpret_cast<void*>(to), byte, bytes);
+    return kCuSuccess;
+  });
+}
+PLAIT_FAKE cuMemsetD32Async(CuDevicePtr to, unsigned word, std::size_t count, CuStream stream) {
+  if (injected()) return kLaunchFailed;
+  return submit(stream, [=] {
+    std::fill_n(reinterpret_cast<unsigned*>(to), count, word);
+    return kCuSuccess;
+  });
 }
 PLAIT_FAKE cuPointerGetAttributes(unsigned count, CuPointerAttribute* attributes, void** values,
                                   CuDevicePtr pointer) {
@@ -228,19 +246,23 @@ PLAIT_FAKE cuPointerGetAttributes(unsigned count, CuPointerAttribute* attributes
   return kCuSuccess;
 }
 
-PLAIT_FAKE cuModuleLoadData(CuModule* module, const void*) {
-  return create<Module>(state.modules, module);
+PLAIT_FAKE cuModuleLoadData(CuModule* module, const void* image) {
+  if (injected()) return kCuErrorOutOfMemory;
+  void* loaded = fake::load_module(image);
+  if (loaded == nullptr) return kCuErrorInvalidValue;
+  state.modules.insert(loaded);
+  *module = reinterpret_cast<CuModule>(loaded);
+  return kCuSuccess;
 }
 PLAIT_FAKE cuModuleUnload(CuModule module) {
-  for (std::string* name : reinterpret_cast<Module*>(module)->functions) delete name;
-  return destroy<Module>(state.modules, module);
+  if (state.modules.erase(module) == 0) return kCuErrorInvalidValue;
+  fake::unload_module(module);
+  return kCuSuccess;
 }
 PLAIT_FAKE cuModuleGetFunction(CuFunction* function, CuModule module, const char* name) {
   if (injected()) return kLaunchFailed;
-  auto* symbol = new std::string(name);
-  reinterpret_cast<Module*>(module)->functions.push_back(symbol);
-  *function = reinterpret_cast<CuFunction>(symbol);
-  return kCuSuccess;
+  *function = reinterpret_cast<CuFunction>(fake::find_function(module, name));
+  return *function == nullptr ? kCuErrorInvalidValue : kCuSuccess;
 }
 PLAIT_FAKE cuModuleGetGlobal_v2(CuDevicePtr*, std::size_t*, CuModule, const char*) {
   return kCuErrorInvalidValue;
@@ -259,16 +281,8 @@ PLAIT_FAKE cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CuFunction, 
 PLAIT_FAKE cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction function, void** arguments,
                             void**) {
   if (injected()) return kLaunchFailed;
-  fake::Launch launch;
-  launch.symbol = *reinterpret_cast<std::string*>(function);
-  launch.grid = config->grid_x;
-  launch.threads = config->block_x;
-  launch.stream = config->stream;
-  launch.captured = config->stream != nullptr && stream_of(config->stream)->capturing != nullptr;
-  const auto* bytes = static_cast<const unsigned char*>(arguments[0]);
-  launch.parameters.assign(bytes, bytes + fake::kKeptParameterBytes);
-  state.launches.push_back(std::move(launch));
-  return kCuSuccess;
+  return submit(config->stream,
+                fake::prepare_launch(*config, function, arguments, is_captured(config->stream)));
 }
 
 PLAIT_FAKE cuStreamCreate(CuStream* stream, unsigned) {
@@ -291,8 +305,7 @@ PLAIT_FAKE cuStreamWaitEvent(CuStream handle, CuEvent event_handle, unsigned) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuStreamIsCapturing(CuStream stream, CuCaptureStatus* status) {
-  const bool capturing = stream != nullptr && stream_of(stream)->capturing != nullptr;
-  *status = capturing ? CuCaptureStatus::kActive : CuCaptureStatus::kNone;
+  *status = is_captured(stream) ? CuCaptureStatus::kActive : CuCaptureStatus::kNone;
   return injected() ? kLaunchFailed : kCuSuccess;
 }
 PLAIT_FAKE cuStreamBeginCapture_v2(CuStream handle, CuCaptureMode) {
@@ -318,7 +331,7 @@ PLAIT_FAKE cuStreamGetCaptureInfo_v2(CuStream handle, CuCaptureStatus* status, s
                                      CuGraph* graph, const void**, std::size_t*) {
   if (injected()) return kLaunchFailed;
   Stream* stream = stream_of(handle);
-  const bool capturing = stream != nullptr && stream->capturing != nullptr;
+  const bool capturing = is_captured(handle);
   *status = capturing ? CuCaptureStatus::kActive : CuCaptureStatus::kNone;
   if (capturing) {
     *id = stream->id;
@@ -353,7 +366,12 @@ PLAIT_FAKE cuGraphInstantiateWithFlags(CuGraphExec* exec, CuGraph graph, unsigne
   *exec = reinterpret_cast<CuGraphExec>(graph);
   return kCuSuccess;
 }
-PLAIT_FAKE cuGraphLaunch(CuGraphExec, CuStream) { return kCuSuccess; }
+PLAIT_FAKE cuGraphLaunch(CuGraphExec exec, CuStream) {
+  for (const fake::Work& work : reinterpret_cast<Graph*>(exec)->work) {
+    if (const CuResult result = work(); result != kCuSuccess) return result;
+  }
+  return kCuSuccess;
+}
 PLAIT_FAKE cuGraphDestroy(CuGraph graph) {
   if (state.graphs.erase(graph) == 0) return kCuErrorInvalidValue;
   release_graph(reinterpret_cast<Graph*>(graph));
@@ -387,9 +405,12 @@ PLAIT_FAKE cuUserObjectRelease(CuUserObject handle, unsigned) {
   delete object;
   return kCuSuccess;
 }
-PLAIT_FAKE cuTensorMapEncodeTiled(CuTensorMap*, CuTensorMapDataType, std::uint32_t, void*,
-                                  const std::uint64_t*, const std::uint64_t*, const std::uint32_t*,
-                                  const std::uint32_t*, CuTensorMapInterleave, CuTensorMapSwizzle,
-                                  CuTensorMapL2Promotion, CuTensorMapOobFill) {
-  return kCuErrorInvalidValue;
+PLAIT_FAKE cuTensorMapEncodeTiled(CuTensorMap* map, CuTensorMapDataType type, std::uint32_t rank,
+                                  void* address, const std::uint64_t* extents,
+                                  const std::uint64_t* strides, const std::uint32_t* box,
+                                  const std::uint32_t* steps, CuTensorMapInterleave interleave,
+                                  CuTensorMapSwizzle swizzle, CuTensorMapL2Promotion,
+                                  CuTensorMapOobFill fill) {
+  return fake::encode_tensor_map(
+      {type, rank, address, extents, strides, box, steps, interleave, swizzle, fill}, map);
 }

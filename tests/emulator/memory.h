@@ -1,0 +1,15 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Which memory a thread of a kernel may access.
+#pragma once
+
+#include <cstddef>
+
+namespace plait::emulator {
+
+enum class Access { kRead, kWrite };
+
+/// Reports an access that is misplaced, or to what an asynchronous copy still writes.
+void check_access(const void* address, std::size_t bytes, Access access);
+
+}  // namespace plait::emulator
