@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,11 +80,11 @@ struct AttentionSpec {
   std::int32_t window_left =
       -1;  // W >= 0: key j is visible from row i if j >= pos_i - W; -1 is off
 
-  double sm_scale = 0.0;          // 0 means 1/sqrt(head_dim_qk)
-  double logits_soft_cap = 0.0;   // 0 is off
-  bool alibi = false;             // run brings alibi_slopes
-  bool sink = false;              // run brings sink
-  bool k_scale_per_head = false;  // run brings k_scales, else the scalar of RunArgs
+  std::optional<double> sm_scale;  // none: 1/sqrt(head_dim_qk); 0 weighs all visible keys alike
+  double logits_soft_cap = 0.0;    // 0 is off
+  bool alibi = false;              // run brings alibi_slopes
+  bool sink = false;               // run brings sink
+  bool k_scale_per_head = false;   // run brings k_scales, else the scalar of RunArgs
   bool v_scale_per_head = false;
   RopeSpec rope;
 

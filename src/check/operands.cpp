@@ -126,9 +126,7 @@ AttentionSpec spec_of(const Problem& problem) {
               : problem.mask == oracle::Mask::kCausal ? MaskKind::kCausal
                                                       : MaskKind::kCustom;
   spec.window_left = static_cast<std::int32_t>(problem.window_left);
-  // In the spec 0 stands for the default. A scale of 0 in the problem means 0: use a number that
-  // is not 0 but whose product with any f32 is.
-  spec.sm_scale = problem.sm_scale != 0.0 ? problem.sm_scale : 1e-300;
+  spec.sm_scale = problem.sm_scale;
   spec.logits_soft_cap = problem.logits_soft_cap;
   spec.alibi = !problem.alibi_slopes.empty();
   spec.sink = !problem.sink.empty();

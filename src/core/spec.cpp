@@ -177,7 +177,7 @@ void validate(const AttentionSpec& spec) {
     if (spec.layout != KvLayout::kNhd) refuse("layout", "HND", "NHD for ragged K and V");
   }
   check_range("mask.window_left", spec.window_left, -1, INT32_MAX);
-  check_f32("sm_scale", spec.sm_scale);
+  if (spec.sm_scale) check_f32("sm_scale", *spec.sm_scale);
   check_f32("logits_soft_cap", spec.logits_soft_cap);
   // A cap below the normal numbers of f32 would become 0, which is off, or divide to infinity.
   const double smallest_cap = static_cast<double>(std::numeric_limits<float>::min());
@@ -213,7 +213,8 @@ std::uint64_t fingerprint(const AttentionSpec& spec) {
   f.add(spec.page_size);
   f.add(static_cast<int>(spec.mask));
   f.add(spec.window_left);
-  f.add(spec.sm_scale);
+  f.add(spec.sm_scale.has_value());
+  f.add(spec.sm_scale.value_or(0.0));
   f.add(spec.logits_soft_cap);
   f.add(spec.alibi);
   f.add(spec.sink);
@@ -244,8 +245,7 @@ std::uint64_t fingerprint(const AttentionSpec& spec) {
 }
 
 double effective_sm_scale(const AttentionSpec& spec) noexcept {
-  if (spec.sm_scale != 0.0) return spec.sm_scale;
-  return 1.0 / std::sqrt(static_cast<double>(spec.head_dim_qk));
+  return spec.sm_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec.head_dim_qk)));
 }
 
 }  // namespace plait

@@ -42,7 +42,7 @@ Geometry from_row(const Row& row) {
   geometry.num_qo_heads = row.qo_heads;
   geometry.num_kv_heads = row.kv_heads;
   geometry.head_dim = row.head_dim;
-  geometry.sm_scale = row.query_scale_dim > 0 ? 1.0 / std::sqrt(row.query_scale_dim) : 0.0;
+  if (row.query_scale_dim > 0) geometry.sm_scale = 1.0 / std::sqrt(row.query_scale_dim);
   geometry.logits_soft_cap = row.soft_cap;
   geometry.rope.kind = RopeKind::kHalf;
   geometry.rope.theta = row.rope_theta;

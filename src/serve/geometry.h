@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,7 @@ struct Geometry {
   std::int32_t num_qo_heads = 0;
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
-  double sm_scale = 0.0;  // 0: 1/sqrt(head_dim)
+  std::optional<double> sm_scale;  // none: 1/sqrt(head_dim)
   double logits_soft_cap = 0.0;
   RopeSpec rope;
   std::vector<LayerGroup> groups;

@@ -177,8 +177,7 @@ inline std::vector<double> Case::rotated(const Values& x, std::int64_t base,
 inline Case::Answer Case::reference() const {
   Answer answer;
   const std::int32_t g = spec.group_size();
-  const double scale =
-      spec.sm_scale != 0.0 ? spec.sm_scale : 1.0 / std::sqrt(static_cast<double>(spec.head_dim_qk));
+  const double scale = effective_sm_scale(spec);
   std::int32_t list = 0;
   std::int32_t row = 0;
   std::int64_t mask_byte = 0;

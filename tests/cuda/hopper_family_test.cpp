@@ -24,7 +24,7 @@ TEST(HopperFamily, DeclinesScalesThatF32TurnsIntoZero) {
   facts.compute_capability = 90;
   AttentionSpec spec = served_spec();
   EXPECT_EQ(family->decline(spec, facts), "");
-  for (double scale : {1e-300, 1e-44, -0.1}) {
+  for (double scale : {0.0, 1e-300, 1e-44, -0.1}) {
     spec.sm_scale = scale;
     EXPECT_NE(family->decline(spec, facts), "") << scale;
   }

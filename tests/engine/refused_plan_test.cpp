@@ -45,6 +45,16 @@ Capacity small_capacity() {
   return capacity;
 }
 
+/// One row behind `keys` keys.
+OwnedBatch one_row(std::int64_t keys) {
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 1};
+  batch.views.resize(1);
+  batch.views[0].row_indptr = {0, 1};
+  batch.views[0].add_list(keys, 4);
+  return batch;
+}
+
 /// Two requests behind a shared view of 4 keys; each KV head has its own 3 and 9 keys more.
 OwnedBatch head_lists() {
   OwnedBatch batch;
@@ -85,11 +95,7 @@ TEST(PlanFacts, MaskBytesAreWhatKernelsRead) {
 
 TEST(PlanFacts, PositionsOfARunAreThoseOfThePlan) {
   AttentionSpec spec = f32_spec();
-  OwnedBatch batch;
-  batch.qo_indptr = {0, 1};
-  batch.views.resize(1);
-  batch.views[0].row_indptr = {0, 1};
-  batch.views[0].add_list(7, 4);
+  OwnedBatch batch = one_row(7);  // pages of 4 and 3 tokens
   batch.views[0].positions = {0, 16};
   const detail::PlanFacts facts = planned(spec, batch, true);
   const std::vector<std::int32_t> same{0, 16};
@@ -102,17 +108,10 @@ TEST(RefusedPlan, LeavesSummaryAndRunsAsTheyWere) {
   const Engine engine;
   Attention attention(engine, {f32_spec()}, small_capacity(), {{}, true, false});
   EXPECT_EQ(refused([&] { attention.summary(0); }), "group");
-  OwnedBatch good;
-  good.qo_indptr = {0, 1};
-  good.views.resize(1);
-  good.views[0].row_indptr = {0, 1};
-  good.views[0].add_list(6, 4);
+  OwnedBatch good = one_row(6);
   attention.plan(good.get());
   const std::int64_t items = attention.summary(0).num_items;
-  OwnedBatch large = good;
-  large.views[0] = OwnedView{};
-  large.views[0].row_indptr = {0, 1};
-  large.views[0].add_list(65, 4);
+  OwnedBatch large = one_row(65);
   EXPECT_EQ(refused([&] { attention.plan(large.get()); }), "kv_len");
   EXPECT_EQ(attention.summary(0).num_items, items);
   std::vector<float> q(32, 0.0F), pool(2 * 4 * 2 * 16, 1.0F), o(32, -1.0F);
@@ -127,6 +126,15 @@ TEST(RefusedPlan, LeavesSummaryAndRunsAsTheyWere) {
   EXPECT_EQ(o, std::vector<float>(32, 1.0F));
   args.o.strides[1] = 0;  // both heads at one place
   EXPECT_EQ(refused([&] { attention.run(args); }), "o.strides");
+}
+
+TEST(Spec, ScaleZeroIsAScaleAndNoneTheDefault) {
+  AttentionSpec none = f32_spec();
+  AttentionSpec zero = f32_spec();
+  zero.sm_scale = 0.0;
+  EXPECT_EQ(effective_sm_scale(none), 0.25);  // 1 / sqrt(16)
+  EXPECT_EQ(effective_sm_scale(zero), 0.0);
+  EXPECT_NE(fingerprint(none), fingerprint(zero));
 }
 
 TEST(EngineOptions, WhatWouldBeIgnoredIsRefused) {
