@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,43 @@ TEST(RefusedPlan, LeavesSummaryAndRunsAsTheyWere) {
   EXPECT_EQ(o, std::vector<float>(32, 1.0F));
   args.o.strides[1] = 0;  // both heads at one place
   EXPECT_EQ(refused([&] { attention.run(args); }), "o.strides");
+}
+
+/// What one row sees in a run of `group`, by q = 0 and v[j] = j: the mean of its keys' positions.
+float mean_position(Attention& attention, std::int32_t group, std::int64_t pages) {
+  std::vector<float> q(32, 0.0F), k(16 * 4 * 32, 1.0F), v(k.size()), o(32, -1.0F);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i / 32);
+  std::vector<std::int32_t> ids(16);
+  std::iota(ids.begin(), ids.end(), 0);
+  const Tensor listed = Tensor::contiguous(ids.data(), DType::kI32, {pages});
+  RunArgs args;
+  args.group = group;
+  args.q = Tensor::contiguous(q.data(), DType::kF32, {1, 2, 16});
+  args.k = Tensor::contiguous(k.data(), DType::kF32, {16, 4, 2, 16});
+  args.v = Tensor::contiguous(v.data(), DType::kF32, {16, 4, 2, 16});
+  args.o = Tensor::contiguous(o.data(), DType::kF32, {1, 2, 16});
+  args.page_ids = {&listed, 1};
+  attention.run(args);
+  return o[0];
+}
+
+TEST(RefusedPlan, OfTheSecondGroupLeavesBothGroupsAsTheyWere) {
+  const Engine engine;
+  AttentionSpec window = f32_spec();
+  window.window_left = 3;
+  for (const bool checked : {false, true}) {
+    Attention attention(engine, {f32_spec(), window}, small_capacity(), {{}, checked, false});
+    OwnedBatch first = one_row(9), second = one_row(13), other = one_row(5), large = one_row(65);
+    const Batch good[] = {first.get(), second.get()};
+    attention.plan(good);
+    const std::int64_t metadata = attention.summary(0).metadata_bytes;
+    // The first group's batch is fine and another one; the second group's is beyond the capacity.
+    const Batch bad[] = {other.get(), large.get()};
+    EXPECT_EQ(refused([&] { attention.plan(bad); }), "kv_len");
+    EXPECT_EQ(attention.summary(0).metadata_bytes, metadata);
+    EXPECT_EQ(mean_position(attention, 0, 3), 4.0F);   // of 0 .. 8
+    EXPECT_EQ(mean_position(attention, 1, 4), 10.5F);  // of 9 .. 12
+  }
 }
 
 TEST(Spec, ScaleZeroIsAScaleAndNoneTheDefault) {
