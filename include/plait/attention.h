@@ -103,7 +103,8 @@ class Attention {
  public:
   struct Options {
     Policy policy;
-    /// Verifies every plan independently; on the host, page ids, positions against the plan, and
+    /// Verifies every plan independently; on the host, page ids, positions against the plan and
+    /// kv_len, and
     /// that no query lists a page twice. Synchronises runs on a GPU.
     bool checked = false;
     bool measure = false;  // record per-worker start and end of every run

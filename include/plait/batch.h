@@ -28,7 +28,8 @@ struct View {
   /// rows end.
   std::span<const std::int32_t> positions;  // [page_indptr.back()]
   /// The positions are known on the device only (RunArgs::positions): no tile is skipped by
-  /// position, and Batch::kv_len must be given.
+  /// position, and Batch::kv_len must be given. Every listed page lies within the kv_len of its
+  /// requests; checked mode refuses others.
   bool positions_at_run = false;
   bool per_kv_head = false;
 };

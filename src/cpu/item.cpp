@@ -175,8 +175,10 @@ void ItemRunner::load_keys(const Layer& layer, const KeyTile& tile) {
     float* key = scratch_.k + i * layer.pad_qk;
     if (layer.rope != nullptr) {
       std::int64_t pos = tile.pos[i];
-      if (layer.spec->rope.explicit_k_positions) {
-        pos = layer.k_rope_positions[layer.plan.block(tile.block[i]).rope_k_begin + pos];
+      const RowBlock& block = layer.plan.block(tile.block[i]);
+      // Positions known at run time may lie outside the request, where the operand has no entry.
+      if (layer.spec->rope.explicit_k_positions && pos >= 0 && pos < block.kv_len) {
+        pos = layer.k_rope_positions[block.rope_k_begin + pos];
       }
       layer.rope->rotate(*layer.kernels, pos, key, scratch_.angles);
     }

@@ -42,7 +42,8 @@ void check_lists(const AttentionSpec& spec, const PlanFacts& facts, const RunArg
     if (!facts.has_positions[v] || facts.num_pages[v] == 0) continue;
     Tensor listed = args.positions[v];
     listed.shape[0] = facts.num_pages[v];
-    check_positions(facts, static_cast<std::int32_t>(v), executor.read_i32(listed, args.stream));
+    check_positions(facts, spec.page_size, static_cast<std::int32_t>(v),
+                    executor.read_i32(listed, args.stream));
   }
   if (spec.kv_kind == KvKind::kRagged) return;
   std::vector<std::vector<std::int32_t>> copies;

@@ -21,6 +21,16 @@ std::int64_t mask_bytes_of(std::span<const device::RowBlock> blocks) {
   return bytes;
 }
 
+/// Calls visit(request) for the requests that have rows in `block`.
+template <class Visit>
+void for_each_request(const PlanFacts& facts, const device::RowBlock& block, Visit visit) {
+  const std::int32_t row_end = block.row_begin + block.num_rows;
+  for (auto r = static_cast<std::size_t>(block.request);
+       block.num_rows > 0 && r < facts.kv_len.size() && facts.qo_indptr[r] < row_end; ++r) {
+    if (facts.qo_indptr[r] < facts.qo_indptr[r + 1]) visit(r);
+  }
+}
+
 }  // namespace
 
 PlanFacts facts_of(const Batch& batch, const AttentionSpec& spec, const Plan& plan,
@@ -39,10 +49,13 @@ PlanFacts facts_of(const Batch& batch, const AttentionSpec& spec, const Plan& pl
     facts.num_pages[v] = batch.views[v].page_indptr.back();
     facts.has_positions[v] = !batch.views[v].positions.empty() || batch.views[v].positions_at_run;
   }
-  facts.mask_bytes =
-      mask_bytes_of({reinterpret_cast<const device::RowBlock*>(words + g.block_offset),
-                     static_cast<std::size_t>(g.num_blocks)});
+  const std::span<const device::RowBlock> blocks{
+      reinterpret_cast<const device::RowBlock*>(words + g.block_offset),
+      static_cast<std::size_t>(g.num_blocks)};
+  facts.mask_bytes = mask_bytes_of(blocks);
   if (checked) {
+    facts.blocks.assign(blocks.begin(), blocks.end());
+    facts.kv_len.assign(words + g.kv_len_offset, words + g.kv_len_offset + g.num_requests);
     facts.qo_indptr.assign(batch.qo_indptr.begin(), batch.qo_indptr.end());
     for (const View& view : batch.views) {
       facts.lists.push_back({{view.row_indptr.begin(), view.row_indptr.end()},
@@ -64,16 +77,31 @@ void check_page_ids(std::int32_t view, std::span<const std::int32_t> ids, std::i
   }
 }
 
-void check_positions(const PlanFacts& facts, std::int32_t view,
+void check_positions(const PlanFacts& facts, std::int32_t page_size, std::int32_t view,
                      std::span<const std::int32_t> brought) {
   const std::vector<std::int32_t>& planned = facts.lists[static_cast<std::size_t>(view)].positions;
-  for (std::size_t i = 0; i < brought.size(); ++i) {
-    if (planned.empty() ? brought[i] >= 0 : brought[i] == planned[i]) continue;
-    throw Error(planned.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kMismatch,
-                "positions[" + std::to_string(view) + "][" + std::to_string(i) + "]",
-                std::to_string(brought[i]),
-                planned.empty() ? std::string("a position of at least 0")
-                                : "what the plan was made with, " + std::to_string(planned[i]));
+  const auto refuse = [&](ErrorCode code, std::size_t entry, std::string expected) {
+    throw Error(code, "positions[" + std::to_string(view) + "][" + std::to_string(entry) + "]",
+                std::to_string(brought[entry]), std::move(expected));
+  };
+  for (std::size_t i = 0; i < planned.size(); ++i) {
+    if (brought[i] == planned[i]) continue;
+    refuse(ErrorCode::kMismatch, i, "what the plan was made with, " + std::to_string(planned[i]));
+  }
+  if (!planned.empty()) return;
+  for (const device::RowBlock& block : facts.blocks) {
+    if (block.view != view) continue;
+    for_each_request(facts, block, [&](std::size_t request) {
+      for (std::int32_t slot = 0; slot < block.num_slots; slot += page_size) {
+        const auto entry = static_cast<std::size_t>(block.page_begin + slot / page_size);
+        const std::int32_t tokens = std::min(page_size, block.num_slots - slot);
+        if (brought[entry] >= 0 && brought[entry] <= facts.kv_len[request] - tokens) continue;
+        refuse(ErrorCode::kInvalidArgument, entry,
+               "a page of " + std::to_string(tokens) + " tokens within the " +
+                   std::to_string(facts.kv_len[request]) + " keys of request " +
+                   std::to_string(request));
+      }
+    });
   }
 }
 

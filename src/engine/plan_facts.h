@@ -30,6 +30,8 @@ struct PlanFacts {
   };
   std::vector<Lists> lists;
   std::vector<std::int32_t> qo_indptr;
+  std::vector<std::int32_t> kv_len;      // of each request
+  std::vector<device::RowBlock> blocks;  // as kernels read them
 };
 
 /// `plan` was made for `batch`, as its group number `group`.
@@ -44,8 +46,9 @@ void validate_run(const AttentionSpec& spec, const PlanFacts& facts, const RunAr
 void check_page_ids(std::int32_t view, std::span<const std::int32_t> ids, std::int64_t num_pages);
 
 /// Refuses positions of listed pages that are not those of the plan; for a view whose positions the
-/// plan does not know, negative ones. `brought` is view `view`'s position list.
-void check_positions(const PlanFacts& facts, std::int32_t view,
+/// plan does not know, those of pages that do not lie within the keys of their request. `brought`
+/// is view `view`'s position list.
+void check_positions(const PlanFacts& facts, std::int32_t page_size, std::int32_t view,
                      std::span<const std::int32_t> brought);
 
 /// Refuses page lists that name a key twice for one query row. `ids[v]` is view v's page list.

@@ -101,8 +101,21 @@ TEST(PlanFacts, PositionsOfARunAreThoseOfThePlan) {
   const detail::PlanFacts facts = planned(spec, batch, true);
   const std::vector<std::int32_t> same{0, 16};
   const std::vector<std::int32_t> other{0, 20};
-  EXPECT_EQ(refused([&] { detail::check_positions(facts, 0, same); }), "");
-  EXPECT_EQ(refused([&] { detail::check_positions(facts, 0, other); }), "positions[0][1]");
+  EXPECT_EQ(refused([&] { detail::check_positions(facts, 4, 0, same); }), "");
+  EXPECT_EQ(refused([&] { detail::check_positions(facts, 4, 0, other); }), "positions[0][1]");
+}
+
+TEST(PlanFacts, PositionsKnownAtRunTimeLieWithinTheKeys) {
+  OwnedBatch batch = one_row(7);  // pages of 4 and 3 tokens
+  batch.views[0].positions_at_run = true;
+  batch.kv_len = {19};
+  const detail::PlanFacts facts = planned(f32_spec(), batch, true);
+  const auto field = [&](std::vector<std::int32_t> brought) {
+    return refused([&] { detail::check_positions(facts, 4, 0, brought); });
+  };
+  EXPECT_EQ(field({0, 16}), "");  // ends with key 18
+  EXPECT_EQ(field({0, 17}), "positions[0][1]");
+  EXPECT_EQ(field({-1, 16}), "positions[0][0]");
 }
 
 TEST(RefusedPlan, LeavesSummaryAndRunsAsTheyWere) {

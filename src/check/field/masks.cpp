@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "check/field/cases.h"
+#include "core/owned_batch.h"
 
 namespace plait::check::field {
 namespace {
@@ -232,6 +233,70 @@ void bit_packing_across_requests(const FieldRun& run) {
   run.expect_same_bits(lists, run.run(document), "packed against lists");
 }
 
+// Where page 1 claims to lie is known at run time only, and is wrong: no mask bit and no rope
+// position exist there, and none may be read.
+void positions_past_the_keys(const FieldRun& run) {
+  AttentionSpec spec;
+  spec.num_qo_heads = spec.num_kv_heads = 1;
+  spec.head_dim_qk = spec.head_dim_vo = 64;
+  spec.q_dtype = spec.kv_dtype = DType::kF16;
+  spec.o_dtype = DType::kF32;
+  spec.page_size = 4;
+  spec.mask = MaskKind::kCustom;
+  spec.rope.kind = RopeKind::kHalf;
+  spec.rope.explicit_k_positions = true;
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 2};
+  batch.kv_len = {8};
+  batch.views.resize(1);
+  batch.views[0].row_indptr = {0, 2};
+  batch.views[0].add_list(8, 4);
+  batch.views[0].positions_at_run = true;
+  Capacity capacity;
+  capacity.max_requests = 1;
+  capacity.max_query_rows = 2;
+  capacity.max_kv_tokens = 8;
+
+  using oracle::HostTensor;
+  const auto memory = run.memory();
+  HostTensor values = HostTensor::zeros(DType::kF16, {2, 4, 1, 64}, "v");
+  values.fill([](const auto& index) { return static_cast<double>(4 * index[0] + index[1]); });
+  RunArgs args;
+  args.q = memory->place(HostTensor::zeros(DType::kF16, {2, 1, 64}, "q"));
+  args.k = memory->place(HostTensor::zeros(DType::kF16, {2, 4, 1, 64}, "k"));
+  args.v = memory->place(values);
+  const std::vector<std::int64_t> pages{0, 1};
+  const Tensor page_ids = memory->place_i32(pages);
+  args.page_ids = {&page_ids, 1};
+  const std::vector<std::uint8_t> all_ones(2, 0xFF);
+  args.custom_mask = memory->place_u8(all_ones);
+  const std::vector<std::int64_t> rope(8, 0);
+  args.k_rope_positions = memory->place_i32(rope);
+  const std::int64_t o_shape[] = {2, 1, 64};
+  const std::int64_t lse_shape[] = {2, 1};
+
+  const Engine engine = run.engine();
+  for (const std::int64_t far : {std::int64_t{8}, std::int64_t{1} << 30}) {
+    const std::vector<std::int64_t> starts{0, far};
+    const Tensor positions = memory->place_i32(starts);
+    args.positions = {&positions, 1};
+    args.o = memory->output(DType::kF32, o_shape);
+    args.lse = memory->output(DType::kF32, lse_shape);
+    Attention attention(engine, {spec}, capacity, {});
+    attention.plan(batch.get());
+    attention.run(args);
+    RunResult result;
+    result.o = memory->fetch(args.o);
+    result.lse = memory->fetch(args.lse);
+    for (std::int64_t row = 0; row < 2; ++row) {
+      expect_mean(run, result, row, 1.5, 4, "page 1 has no bits");
+    }
+    Attention checked(engine, {spec}, capacity, {{}, true, false});
+    checked.plan(batch.get());
+    run.expect_error([&] { checked.run(args); }, "positions[0][1]", "a position past kv_len");
+  }
+}
+
 constexpr FieldCase kCases[] = {
     {1, "decode_with_an_empty_request", decode_with_empty_request},
     {2, "chunked_prefix_with_no_keys", chunked_prefix_without_keys},
@@ -242,6 +307,7 @@ constexpr FieldCase kCases[] = {
     {16, "sliding_window_off_by_one", sliding_window},
     {17, "window_without_causal_under_split", window_without_causal_under_split},
     {18, "custom_mask_bounds_and_shape", custom_mask_shape},
+    {18, "custom_mask_and_positions_past_the_keys", positions_past_the_keys},
     {19, "bit_packing_across_requests", bit_packing_across_requests},
 };
 

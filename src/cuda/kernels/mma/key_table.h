@@ -45,7 +45,9 @@ class KeyTable {
     if constexpr (C::kRope) {
       // Listed positions would make this a load behind a load; it is waited for here, then.
       key.rope_position = position_of(key, at);
-      if (params_.k_rope_positions != nullptr) {
+      // Positions known at run time may lie outside the request, where the operand has no entry.
+      if (params_.k_rope_positions != nullptr &&
+          static_cast<u32>(key.rope_position) < static_cast<u32>(block.kv_len)) {
         key.rope_position =
             __ldg(params_.k_rope_positions + block.rope_k_begin + key.rope_position);
       }

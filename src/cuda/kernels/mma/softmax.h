@@ -209,10 +209,12 @@ struct Softmax {
 
   static __device__ __forceinline__ bool mask_bit(const AttentionParams& p, const RowBlock& block,
                                                   i32 row, i32 kv_position) {
+    const i32 column = kv_position - block.mask_pos_base;
+    // A position past kv_len, which only positions known at run time can have: there is no bit.
+    if (column >= block.mask_row_bits) return false;
     const i64 first =
         static_cast<i64>(static_cast<u64>(block.mask_bit0_hi) << 32 | block.mask_bit0_lo);
-    const i64 bit = first + static_cast<i64>(row - block.row_begin) * block.mask_row_bits +
-                    (kv_position - block.mask_pos_base);
+    const i64 bit = first + static_cast<i64>(row - block.row_begin) * block.mask_row_bits + column;
     return (__ldg(p.custom_mask + bit / 8) >> (bit % 8) & 1) != 0;
   }
 
