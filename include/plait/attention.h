@@ -66,10 +66,13 @@ struct RunArgs {
   Tensor k_scales;  // f32 [num_kv_heads], instead of the scalar
   Tensor v_scales;
   Tensor q_rope_positions;  // i32 [total_q]
-  Tensor k_rope_positions;  // i32 [sum of kv_len], request by request, indexed by logical position
-  Tensor o;                 // [total_q, num_qo_heads, head_dim_vo], o_dtype; f32 if `state`
-  Tensor lse;               // f32 [total_q, num_qo_heads], optional unless `state` with softmax
-  bool state = false;       // return the mergeable state: no sink, no output hook
+  /// i32 [sum of kv_len], request by request, indexed by logical position. A row block that several
+  /// requests share rotates each key once, by the first request's entry: the others have to state
+  /// the same for the keys of that block, which checked mode verifies.
+  Tensor k_rope_positions;
+  Tensor o;            // [total_q, num_qo_heads, head_dim_vo], o_dtype; f32 if `state`
+  Tensor lse;          // f32 [total_q, num_qo_heads], optional unless `state` with softmax
+  bool state = false;  // return the mergeable state: no sink, no output hook
   Stream stream;
 };
 
@@ -104,8 +107,8 @@ class Attention {
   struct Options {
     Policy policy;
     /// Verifies every plan independently; on the host, page ids, positions against the plan and
-    /// kv_len, and
-    /// that no query lists a page twice. Synchronises runs on a GPU.
+    /// kv_len, that no query lists a page twice, and that requests which share a row block agree on
+    /// k_rope_positions. Synchronises runs on a GPU.
     bool checked = false;
     bool measure = false;  // record per-worker start and end of every run
   };

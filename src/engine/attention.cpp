@@ -35,15 +35,20 @@ std::vector<AttentionSpec> checked_groups(std::vector<AttentionSpec> groups) {
 }
 
 /// Host copies of the page lists, checked for range and, per query, for duplicates; positions
-/// against the plan.
+/// against the plan; rope positions of shared keys against each other.
 void check_lists(const AttentionSpec& spec, const PlanFacts& facts, const RunArgs& args,
                  const Executor& executor) {
+  std::vector<std::vector<std::int32_t>> positions(static_cast<std::size_t>(facts.num_views));
   for (std::size_t v = 0; v < args.positions.size(); ++v) {
     if (!facts.has_positions[v] || facts.num_pages[v] == 0) continue;
     Tensor listed = args.positions[v];
     listed.shape[0] = facts.num_pages[v];
-    check_positions(facts, spec.page_size, static_cast<std::int32_t>(v),
-                    executor.read_i32(listed, args.stream));
+    positions[v] = executor.read_i32(listed, args.stream);
+    check_positions(facts, spec.page_size, static_cast<std::int32_t>(v), positions[v]);
+  }
+  if (spec.rope.explicit_k_positions) {
+    check_shared_rope_positions(facts, spec.page_size, positions,
+                                executor.read_i32(args.k_rope_positions, args.stream));
   }
   if (spec.kv_kind == KvKind::kRagged) return;
   std::vector<std::vector<std::int32_t>> copies;

@@ -105,6 +105,36 @@ void check_positions(const PlanFacts& facts, std::int32_t page_size, std::int32_
   }
 }
 
+void check_shared_rope_positions(const PlanFacts& facts, std::int32_t page_size,
+                                 std::span<const std::vector<std::int32_t>> listed,
+                                 std::span<const std::int32_t> rope) {
+  std::vector<std::size_t> begin{0};
+  for (const std::int32_t length : facts.kv_len) {
+    begin.push_back(begin.back() + static_cast<std::size_t>(length));
+  }
+  for (const device::RowBlock& block : facts.blocks) {
+    if ((block.flags & device::kBlockSpansRequests) == 0) continue;
+    const std::vector<std::int32_t>& positions = listed[static_cast<std::size_t>(block.view)];
+    for_each_request(facts, block, [&](std::size_t request) {
+      for (std::int32_t slot = 0; slot < block.num_slots; ++slot) {
+        const std::int32_t position =
+            (block.flags & device::kBlockHasPositions) == 0
+                ? block.base_pos + slot
+                : positions[static_cast<std::size_t>(block.page_begin + slot / page_size)] +
+                      slot % page_size;
+        const std::size_t own = begin[request] + static_cast<std::size_t>(position);
+        const std::size_t used = static_cast<std::size_t>(block.rope_k_begin + position);
+        if (rope[own] == rope[used]) continue;
+        throw Error(ErrorCode::kInvalidArgument, "k_rope_positions[" + std::to_string(own) + "]",
+                    std::to_string(rope[own]) + " for key " + std::to_string(position) +
+                        " of request " + std::to_string(request),
+                    std::to_string(rope[used]) + ", as for request " +
+                        std::to_string(block.request) + ", which shares this key");
+      }
+    });
+  }
+}
+
 void check_duplicates(const PlanFacts& facts, std::span<const std::span<const std::int32_t>> ids) {
   // Two query rows see the same lists unless a boundary of some view lies between them, so one
   // probe per distinct boundary is enough.

@@ -51,6 +51,13 @@ void check_page_ids(std::int32_t view, std::span<const std::int32_t> ids, std::i
 void check_positions(const PlanFacts& facts, std::int32_t page_size, std::int32_t view,
                      std::span<const std::int32_t> brought);
 
+/// Refuses rope positions of keys by which requests that share these keys differ: the row block
+/// that they share rotates a key once. `listed[v]` is view v's position list, empty for views
+/// without; `rope` is RunArgs::k_rope_positions.
+void check_shared_rope_positions(const PlanFacts& facts, std::int32_t page_size,
+                                 std::span<const std::vector<std::int32_t>> listed,
+                                 std::span<const std::int32_t> rope);
+
 /// Refuses page lists that name a key twice for one query row. `ids[v]` is view v's page list.
 void check_duplicates(const PlanFacts& facts, std::span<const std::span<const std::int32_t>> ids);
 

@@ -118,6 +118,48 @@ TEST(PlanFacts, PositionsKnownAtRunTimeLieWithinTheKeys) {
   EXPECT_EQ(field({-1, 16}), "positions[0][0]");
 }
 
+/// Requests of 1 and 2 rows, and one without rows between them, behind a shared view of 4 keys;
+/// they have 5, 4 and 7 keys.
+OwnedBatch shared_view() {
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 1, 1, 3};
+  batch.views.resize(2);
+  batch.views[0].row_indptr = {0, 3};
+  batch.views[0].add_list(4, 4);
+  batch.views[1].row_indptr = {0, 1, 1, 3};
+  for (std::int64_t tokens : {1, 0, 3}) batch.views[1].add_list(tokens, 4);
+  return batch;
+}
+
+TEST(PlanFacts, SharersOfARowBlockAgreeOnRopePositions) {
+  AttentionSpec spec = f32_spec();
+  spec.rope.kind = RopeKind::kHalf;
+  spec.rope.explicit_k_positions = true;
+  Capacity capacity = small_capacity();
+  capacity.max_requests = 3;
+  const Engine engine;
+  Attention attention(engine, {spec}, capacity, {{}, true, false});
+  OwnedBatch batch = shared_view();
+  attention.plan(batch.get());
+  std::vector<float> q(3 * 32, 0.0F), pool(3 * 4 * 32, 1.0F), o(3 * 32, -1.0F);
+  std::vector<std::int32_t> prefix{0}, own{1, 2};
+  const Tensor ids[] = {Tensor::contiguous(prefix.data(), DType::kI32, {1}),
+                        Tensor::contiguous(own.data(), DType::kI32, {2})};
+  RunArgs args;
+  args.q = Tensor::contiguous(q.data(), DType::kF32, {3, 2, 16});
+  args.k = args.v = Tensor::contiguous(pool.data(), DType::kF32, {3, 4, 2, 16});
+  args.o = Tensor::contiguous(o.data(), DType::kF32, {3, 2, 16});
+  args.page_ids = ids;
+  const auto field = [&](std::vector<std::int32_t> rope) {
+    args.k_rope_positions =
+        Tensor::contiguous(rope.data(), DType::kI32, {static_cast<std::int64_t>(rope.size())});
+    return refused([&] { attention.run(args); });
+  };
+  // The request without rows sees nothing, and the last keys are each request's own.
+  EXPECT_EQ(field({9, 8, 7, 6, 5, 0, 0, 0, 0, 9, 8, 7, 6, 1, 2, 3}), "");
+  EXPECT_EQ(field({9, 8, 7, 6, 5, 0, 0, 0, 0, 9, 8, 7, 5, 1, 2, 3}), "k_rope_positions[12]");
+}
+
 TEST(RefusedPlan, LeavesSummaryAndRunsAsTheyWere) {
   const Engine engine;
   Attention attention(engine, {f32_spec()}, small_capacity(), {{}, true, false});
