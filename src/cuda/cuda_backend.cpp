@@ -47,10 +47,10 @@ class FamilyBackend final : public Backend {
   }
 
   std::int64_t workspace_bytes(const ExecutorRequest& request) const override {
-    return workspace_layout(request.groups, request.targets, request.bounds,
-                            request.options->policy.kind == PolicyKind::kBatchInvariant,
-                            request.options->measure)
-        .bytes;
+    return WorkspaceLayout(request.groups, request.targets, request.bounds,
+                           request.options->policy.kind == PolicyKind::kBatchInvariant,
+                           request.options->measure)
+        .ledger.total();
   }
 
   std::unique_ptr<Executor> make_executor(const ExecutorRequest& request) const override {

@@ -24,11 +24,6 @@ const device::GroupHeader& group_header(const Plan& plan, std::size_t group) {
                                                        header->group_offset[group]);
 }
 
-template <typename T>
-T* device_pointer(CuDevicePtr base, std::int64_t offset) {
-  return reinterpret_cast<T*>(base + static_cast<CuDevicePtr>(offset));
-}
-
 /// Bit v is set if tensors[v] brings an address.
 std::uint32_t defined_bits(std::span<const Tensor> tensors) {
   std::uint32_t bits = 0;
@@ -58,9 +53,9 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
     : family_(family),
       state_(std::make_shared<State>()),
       bounds_(request.bounds),
-      layout_(workspace_layout(request.groups, request.targets, request.bounds,
-                               request.options->policy.kind == PolicyKind::kBatchInvariant,
-                               request.options->measure)),
+      layout_(request.groups, request.targets, request.bounds,
+              request.options->policy.kind == PolicyKind::kBatchInvariant,
+              request.options->measure),
       canonical_(request.options->policy.kind == PolicyKind::kBatchInvariant),
       measured_(request.options->measure),
       ring_(context, std::max<std::int64_t>(request.bounds.plan_words * 4, 16)),
@@ -70,23 +65,23 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
   state_->context = std::move(context);
   load_kernels(request, kernels);
   upload_constants();
-  state_->workspace =
-      std::make_unique<Workspace>(state_->context, layout_.bytes, request.engine->allocator);
+  state_->workspace = std::make_unique<Workspace>(state_->context, layout_.ledger.total(),
+                                                  request.engine->allocator);
   const CuDevicePtr base = state_->workspace->address();
   for (Group& group : state_->groups) {
-    group.params.plan = device_pointer<const std::int32_t>(base, layout_.plan);
-    group.params.counters = device_pointer<device::u32>(base, layout_.counters);
-    group.params.state_o = device_pointer<float>(base, layout_.state_o);
-    group.params.state_lse = device_pointer<float>(base, layout_.state_lse);
-    group.params.fold_o = device_pointer<float>(base, layout_.fold_o);
-    group.params.status = device_pointer<device::StatusBlock>(base, layout_.status);
+    group.params.plan = layout_.carve<const std::int32_t>(base, layout_.plan);
+    group.params.counters = layout_.carve<device::u32>(base, layout_.counters);
+    group.params.state_o = layout_.carve<float>(base, layout_.state_o);
+    group.params.state_lse = layout_.carve<float>(base, layout_.state_lse);
+    group.params.fold_o = layout_.carve<float>(base, layout_.fold_o);
+    group.params.status = layout_.carve<device::StatusBlock>(base, layout_.status);
     group.params.worker_times =
-        measured_ ? device_pointer<device::u64>(base, layout_.worker_times) : nullptr;
+        measured_ ? layout_.carve<device::u64>(base, layout_.worker_times) : nullptr;
   }
   // The status block and the counters are the only places whose prior content would matter.
   const ContextScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
-  driver.check(driver.memset_d8(base + static_cast<CuDevicePtr>(layout_.status), 0,
+  driver.check(driver.memset_d8(layout_.address(base, layout_.status), 0,
                                 sizeof(device::StatusBlock), nullptr),
                "cuMemsetD8Async");
   driver.check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
@@ -208,14 +203,14 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
   void* staging = ring_.acquire();
   std::memcpy(staging, plan.words.data(), plan.words.size_bytes());
   const CuDevicePtr base = state_->workspace->address();
-  driver.check(driver.memcpy_host_to_device(base + static_cast<CuDevicePtr>(layout_.plan), staging,
+  driver.check(driver.memcpy_host_to_device(layout_.address(base, layout_.plan), staging,
                                             plan.words.size_bytes(), handle),
                "cuMemcpyHtoDAsync");
   ring_.release(handle);
   if (counters > 0) {
     // Runs leave the counters at zero; a run that was aborted, or a workspace of unknown content,
     // does not.
-    driver.check(driver.memset_d32(base + static_cast<CuDevicePtr>(layout_.counters), 0,
+    driver.check(driver.memset_d32(layout_.address(base, layout_.counters), 0,
                                    static_cast<std::size_t>(counters), handle),
                  "cuMemsetD32Async");
   }
@@ -317,8 +312,7 @@ void CudaExecutor::run(const RunArgs& args) {
   if (measured_) {
     // What this run does not launch must not show the times of an earlier one.
     const Driver& driver = state_->context->driver();
-    const CuDevicePtr times =
-        state_->workspace->address() + static_cast<CuDevicePtr>(layout_.worker_times);
+    const CuDevicePtr times = layout_.address(state_->workspace->address(), layout_.worker_times);
     driver.check(driver.memset_d8(times, 0, worker_time_count() * sizeof(std::uint64_t), stream),
                  "cuMemsetD8Async");
   }
@@ -354,8 +348,7 @@ void CudaExecutor::launch_class(const Group& group, int class_index, const RunAr
 void CudaExecutor::status(Stream stream) {
   const ContextScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
-  const CuDevicePtr address =
-      state_->workspace->address() + static_cast<CuDevicePtr>(layout_.status);
+  const CuDevicePtr address = layout_.address(state_->workspace->address(), layout_.status);
   device::StatusBlock block{};
   driver.check(driver.memcpy_device_to_host(&block, address, sizeof(block), handle_of(stream)),
                "cuMemcpyDtoHAsync");
@@ -368,7 +361,8 @@ void CudaExecutor::status(Stream stream) {
 }
 
 std::size_t CudaExecutor::worker_time_count() const noexcept {
-  return static_cast<std::size_t>(device::kMaxClasses) * static_cast<std::size_t>(widest_grid_) * 2;
+  return static_cast<std::size_t>(layout_.ledger.entry(layout_.worker_times).bytes) /
+         sizeof(device::u64);
 }
 
 std::vector<WorkerTime> CudaExecutor::worker_times() const {
@@ -378,11 +372,10 @@ std::vector<WorkerTime> CudaExecutor::worker_times() const {
   const ContextScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
   driver.check(driver.context_synchronize(), "cuCtxSynchronize");
-  driver.check(
-      driver.memcpy_device_to_host(
-          raw.data(), state_->workspace->address() + static_cast<CuDevicePtr>(layout_.worker_times),
-          raw.size() * sizeof(std::uint64_t), nullptr),
-      "cuMemcpyDtoHAsync");
+  driver.check(driver.memcpy_device_to_host(
+                   raw.data(), layout_.address(state_->workspace->address(), layout_.worker_times),
+                   raw.size() * sizeof(std::uint64_t), nullptr),
+               "cuMemcpyDtoHAsync");
   driver.check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
   std::uint64_t origin = UINT64_MAX;
   for (std::size_t at = 0; at < raw.size(); at += 2) {

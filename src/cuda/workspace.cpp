@@ -13,37 +13,32 @@ namespace {
 constexpr std::int64_t kAlignment = 256;  // what cuMemAlloc gives, and more than any load needs
 }  // namespace
 
-WorkspaceLayout workspace_layout(std::span<const AttentionSpec> groups,
+WorkspaceLayout::WorkspaceLayout(std::span<const AttentionSpec> groups,
                                  std::span<const PlanTarget> targets, const PlanBounds& bounds,
                                  bool canonical, bool measured) {
-  WorkspaceLayout layout;
-  const auto take = [&](std::int64_t bytes) {
-    const std::int64_t offset = layout.bytes;
-    layout.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return offset;
-  };
   std::int64_t widest = 0;
-  for (const AttentionSpec& spec : groups) {
-    widest = std::max<std::int64_t>(widest, spec.head_dim_vo);
-  }
-  std::int64_t workers = 0;
-  for (const PlanTarget& target : targets) {
-    workers = std::max<std::int64_t>(workers, target.num_workers);
-  }
-  layout.plan = take(bounds.plan_words * 4);
-  layout.counters = take(bounds.counters * 4);
-  layout.state_o = take(bounds.state_rows * widest * 4);
-  layout.state_lse = take(bounds.state_rows * 4);
   std::int64_t fold = 0;
-  for (std::size_t i = 0; canonical && i < groups.size(); ++i) {
+  std::int64_t workers = 0;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::int64_t dim = groups[i].head_dim_vo;
+    widest = std::max(widest, dim);
+    workers = std::max<std::int64_t>(workers, targets[i].num_workers);
     // Families pad values to whole tiles; no tile is wider than 64.
-    const std::int64_t columns = (groups[i].head_dim_vo + 63) / 64 * 64;
+    const std::int64_t columns = (dim + 63) / 64 * 64;
     fold = std::max(fold, targets[i].num_workers * columns * targets[i].canonical.q_tile);
   }
-  layout.fold_o = take(fold * 4);
-  layout.status = take(sizeof(device::StatusBlock));
-  layout.worker_times = take(measured ? device::kMaxClasses * workers * 16 : 0);
-  return layout;
+  const auto add = [&](const char* name, std::int64_t count, std::size_t element_bytes) {
+    return ledger.add(name, count, static_cast<std::int64_t>(element_bytes), kAlignment);
+  };
+  plan = add("plan", bounds.plan_words, sizeof(std::int32_t));
+  counters = add("counters", bounds.counters, sizeof(device::u32));
+  state_o = add("partial_o", CheckedSize::multiply("partial_o", bounds.state_rows, widest),
+                sizeof(float));
+  state_lse = add("partial_lse", bounds.state_rows, sizeof(float));
+  fold_o = add("folded_o", canonical ? fold : 0, sizeof(float));
+  status = add("status", 1, sizeof(device::StatusBlock));
+  worker_times =
+      add("worker_times", measured ? 2 * device::kMaxClasses * workers : 0, sizeof(device::u64));
 }
 
 Workspace::Workspace(const std::shared_ptr<DeviceContext>& context, std::int64_t bytes,

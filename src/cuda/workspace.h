@@ -7,26 +7,35 @@
 
 #include "cuda/device.h"
 #include "plan/backend.h"
+#include "plan/ledger.h"
 
 namespace plait::cuda {
 
-/// Where everything lies in an Attention's device workspace, byte offsets from its start. One
-/// function computes it, for sizing and for carving alike. Every address stays the same from plan
-/// to plan.
+/// Where everything lies in an Attention's device workspace: the entries of one ledger, for sizing
+/// and for carving alike. Every address stays the same from plan to plan.
 struct WorkspaceLayout {
-  std::int64_t plan = 0;       // i32[bounds.plan_words]
-  std::int64_t counters = 0;   // u32[bounds.counters]
-  std::int64_t state_o = 0;    // f32[bounds.state_rows, widest head_dim_vo]
-  std::int64_t state_lse = 0;  // f32[bounds.state_rows]
-  std::int64_t fold_o = 0;     // f32[workers, canonical q_tile, padded head_dim_vo], if canonical
-  std::int64_t status = 0;     // StatusBlock
-  std::int64_t worker_times = 0;  // u64[classes, workers, 2], if measured
-  std::int64_t bytes = 0;
-};
+  /// `measured`: with room for the times of the workers.
+  WorkspaceLayout(std::span<const AttentionSpec> groups, std::span<const PlanTarget> targets,
+                  const PlanBounds& bounds, bool canonical, bool measured);
 
-WorkspaceLayout workspace_layout(std::span<const AttentionSpec> groups,
-                                 std::span<const PlanTarget> targets, const PlanBounds& bounds,
-                                 bool canonical, bool measured);
+  /// Device address of an entry of the workspace that begins at `base`.
+  CuDevicePtr address(CuDevicePtr base, Ledger::Handle entry) const noexcept {
+    return base + static_cast<CuDevicePtr>(ledger.entry(entry).offset);
+  }
+  template <typename T>
+  T* carve(CuDevicePtr base, Ledger::Handle entry) const noexcept {
+    return reinterpret_cast<T*>(address(base, entry));
+  }
+
+  Ledger ledger;
+  Ledger::Handle plan;          // i32[bounds.plan_words]
+  Ledger::Handle counters;      // u32[bounds.counters]
+  Ledger::Handle state_o;       // f32[bounds.state_rows, widest head_dim_vo]
+  Ledger::Handle state_lse;     // f32[bounds.state_rows]
+  Ledger::Handle fold_o;        // f32[workers, canonical q_tile, padded head_dim_vo], if canonical
+  Ledger::Handle status;        // StatusBlock
+  Ledger::Handle worker_times;  // u64[classes, workers, 2], if measured
+};
 
 /// Device memory from the caller's allocator, or from the driver.
 class Workspace {

@@ -457,10 +457,8 @@ TEST_F(FakeExecutor, BadPageIdsAreReportedOnce) {
   };
   engine_options_.allocator.deallocate = [](void* memory, Device) { std::free(memory); };
   const auto executor = make_executor();
-  const WorkspaceLayout layout =
-      workspace_layout(groups_, targets_, planner_->bounds(), false, false);
-  auto* status =
-      reinterpret_cast<device::StatusBlock*>(static_cast<char*>(workspace) + layout.status);
+  const WorkspaceLayout layout(groups_, targets_, planner_->bounds(), false, false);
+  auto* status = layout.ledger.carve<device::StatusBlock>(workspace, layout.status);
   EXPECT_NO_THROW(executor->status({}));
   *status = {device::kStatusBadPageId, 5, -7, 0};
   try {
@@ -471,6 +469,19 @@ TEST_F(FakeExecutor, BadPageIdsAreReportedOnce) {
     EXPECT_EQ(error.value(), "-7 in request 5");
   }
   EXPECT_NO_THROW(executor->status({}));
+}
+
+TEST_F(FakeExecutor, WorkspaceSizesThatWrapAreRefusedByName) {
+  make_context();
+  targets_ = {family_.target(groups_[0], {}, context_->facts())};
+  PlanBounds bounds;
+  bounds.state_rows = std::int64_t{1} << 57;  // times 64 elements
+  try {
+    WorkspaceLayout(groups_, targets_, bounds, false, false);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.field(), "partial_o");
+  }
 }
 
 TEST_F(FakeExecutor, AllocatorThatReturnsNothingIsNamed) {
