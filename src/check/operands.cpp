@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 
 #include "check/run_problem.h"
+#include "core/bsr.h"
 #include "plait/error.h"
 
 namespace plait::check {
@@ -25,6 +25,15 @@ std::vector<std::int32_t> narrow(const Ints& values) {
 
 bool has_block_masks(const Problem& problem) {
   return problem.source == Source::kBsr && !problem.bsr.masks.empty();
+}
+
+MaskKind mask_of(const Problem& problem) {
+  switch (problem.mask) {
+    case oracle::Mask::kNone: return MaskKind::kNone;
+    case oracle::Mask::kCausal: return MaskKind::kCausal;
+    case oracle::Mask::kCustom: break;
+  }
+  return MaskKind::kCustom;
 }
 
 RopeSpec rope_of(const Problem& problem) {
@@ -53,13 +62,6 @@ RopeSpec rope_of(const Problem& problem) {
   rope.explicit_q_positions = !problem.rope.q_positions.empty();
   rope.explicit_k_positions = !problem.rope.k_positions.empty();
   return rope;
-}
-
-// Pages of a block-sparse problem: they divide every column block, and fixed chunks too.
-std::int64_t block_page_size(const Problem& problem) {
-  std::int64_t size = problem.kv_chunk;
-  for (std::int64_t columns : problem.bsr.col_sizes) size = std::gcd(size, columns);
-  return std::max<std::int64_t>(size, 1);
 }
 
 // Requests that share keys may give them different rope positions. A shared row block rotates each
@@ -119,12 +121,10 @@ AttentionSpec spec_of(const Problem& problem) {
   spec.layout = problem.hnd ? KvLayout::kHnd : KvLayout::kNhd;
   spec.page_size = problem.source == Source::kRagged ? 1
                    : problem.source == Source::kBsr
-                       ? static_cast<std::int32_t>(block_page_size(problem))
+                       ? bsr_page_size(narrow(problem.bsr.col_sizes),
+                                       static_cast<std::int32_t>(problem.kv_chunk))
                        : static_cast<std::int32_t>(problem.page_size);
-  spec.mask = has_block_masks(problem)                ? MaskKind::kCustom
-              : problem.mask == oracle::Mask::kNone   ? MaskKind::kNone
-              : problem.mask == oracle::Mask::kCausal ? MaskKind::kCausal
-                                                      : MaskKind::kCustom;
+  spec.mask = has_block_masks(problem) ? MaskKind::kCustom : mask_of(problem);
   spec.window_left = static_cast<std::int32_t>(problem.window_left);
   spec.sm_scale = problem.sm_scale;
   spec.logits_soft_cap = problem.logits_soft_cap;
@@ -147,134 +147,64 @@ AttentionSpec spec_of(const Problem& problem) {
   return spec;
 }
 
-View ViewData::view() const {
-  View out;
-  out.row_indptr = row_indptr;
-  out.page_indptr = page_indptr;
-  out.last_page_len = last_page_len;
-  out.positions = positions;
-  out.per_kv_head = per_kv_head;
-  return out;
-}
-
 Operands::Operands(const Problem& problem)
-    : problem_(problem),
-      spec_(spec_of(problem)),
-      qo_indptr_(narrow(problem.qo_indptr)),
-      k_(problem.k),
-      v_(problem.v) {
+    : problem_(problem), spec_(spec_of(problem)), k_(problem.k), v_(problem.v) {
   if (problem.source == Source::kBsr) {
     build_block_sparse();
   } else {
     build_paged();
   }
-  build_mask();
-  if (views_data_.size() > static_cast<std::size_t>(kMaxViews)) {
+  if (arrays_.views.size() > static_cast<std::size_t>(kMaxViews)) {
     throw Error(ErrorCode::kUnsupported, "kv.levels",
-                std::to_string(views_data_.size()) + " levels",
+                std::to_string(arrays_.views.size()) + " levels",
                 "at most " + std::to_string(kMaxViews));
   }
-  for (const ViewData& data : views_data_) views_.push_back(data.view());
+  batch_ = arrays_.get();
 }
 
 void Operands::build_paged() {
+  arrays_.qo_indptr = narrow(problem_.qo_indptr);
+  mask_ = problem_.mask_bytes;
   if (problem_.source == Source::kRagged) {
-    ViewData data;
-    data.row_indptr = qo_indptr_;
-    data.page_indptr = narrow(problem_.kv_indptr);
-    views_data_.push_back(std::move(data));
+    OwnedView& view = arrays_.views.emplace_back();
+    view.row_indptr = arrays_.qo_indptr;
+    view.page_indptr = narrow(problem_.kv_indptr);
     return;
   }
   const bool expand = sharers_disagree(problem_);
   for (const Level& shared : problem_.levels) {
     const Level level = expand ? unshared(problem_, shared) : shared;
-    ViewData data;
-    data.row_indptr = narrow(level.qo_indptr);
-    data.page_indptr = narrow(level.indptr);
-    data.last_page_len = narrow(level.last_page_len);
-    data.positions = narrow(level.positions);
-    data.page_ids = level.indices;
-    data.per_kv_head = problem_.per_kv_head;
-    views_data_.push_back(std::move(data));
+    OwnedView& view = arrays_.views.emplace_back();
+    view.row_indptr = narrow(level.qo_indptr);
+    view.page_indptr = narrow(level.indptr);
+    view.last_page_len = narrow(level.last_page_len);
+    view.positions = narrow(level.positions);
+    view.per_kv_head = problem_.per_kv_head;
+    page_ids_.push_back(level.indices);
   }
 }
 
 void Operands::build_block_sparse() {
   const oracle::BlockSparse& bsr = problem_.bsr;
-  const std::int64_t page = spec_.page_size;
-  Ints first_token{0};
-  for (std::int64_t columns : bsr.col_sizes) first_token.push_back(first_token.back() + columns);
-  ViewData data;
-  data.row_indptr.push_back(0);
-  for (std::int64_t rows : bsr.row_sizes) {
-    data.row_indptr.push_back(data.row_indptr.back() + static_cast<std::int32_t>(rows));
+  BsrPattern pattern;
+  pattern.block_rows = narrow(bsr.row_sizes);
+  pattern.block_cols = narrow(bsr.col_sizes);
+  pattern.indptr = narrow(bsr.indptr);
+  pattern.indices = narrow(bsr.indices);
+  for (const std::vector<std::uint8_t>& block : bsr.masks) {
+    pattern.block_mask.insert(pattern.block_mask.end(), block.begin(), block.end());
   }
-  data.page_indptr.push_back(0);
-  for (std::size_t row = 0; row + 1 < bsr.indptr.size(); ++row) {
-    for (std::int64_t n = bsr.indptr[row]; n < bsr.indptr[row + 1]; ++n) {
-      const std::int64_t block = bsr.indices[z(n)];
-      for (std::int64_t t = first_token[z(block)]; t < first_token[z(block + 1)]; t += page) {
-        data.page_ids.push_back(t / page);
-        data.positions.push_back(static_cast<std::int32_t>(t));
-      }
-    }
-    const auto end = static_cast<std::int32_t>(data.page_ids.size());
-    data.last_page_len.push_back(end > data.page_indptr.back() ? static_cast<std::int32_t>(page)
-                                                               : 0);
-    data.page_indptr.push_back(end);
-  }
-  views_data_.push_back(std::move(data));
-  kv_len_.push_back(static_cast<std::int32_t>(problem_.k.shape[0]));
+  LoweredBsr lowered = lower_bsr(pattern, mask_of(problem_), problem_.mask_bytes,
+                                 static_cast<std::int32_t>(problem_.kv_chunk));
+  arrays_ = std::move(lowered.batch);
+  mask_ = std::move(lowered.custom_mask);
+  page_ids_.emplace_back(lowered.page_ids.begin(), lowered.page_ids.end());
+  const std::int64_t page = lowered.page_size;
   for (oracle::HostTensor* tensor : {&k_, &v_}) {
     tensor->shape = {tensor->shape[0] / page, page, tensor->shape[1], tensor->shape[2]};
     tensor->strides = {tensor->strides[0] * page, tensor->strides[0], tensor->strides[1],
                        tensor->strides[2]};
   }
-}
-
-void Operands::build_mask() {
-  if (!has_block_masks(problem_)) {
-    mask_ = problem_.mask_bytes;
-    return;
-  }
-  // One request: bit (i, j) is the block's bit, and whatever the problem's own mask says.
-  const oracle::BlockSparse& bsr = problem_.bsr;
-  const std::int64_t rows = problem_.total_q();
-  const std::int64_t columns = problem_.k.shape[0];
-  mask_.assign(z((rows * columns + 7) / 8), 0);
-  Ints first_token{0};
-  for (std::int64_t size : bsr.col_sizes) first_token.push_back(first_token.back() + size);
-  std::int64_t first_row = 0;
-  for (std::size_t block_row = 0; block_row < bsr.row_sizes.size(); ++block_row) {
-    for (std::int64_t n = bsr.indptr[block_row]; n < bsr.indptr[block_row + 1]; ++n) {
-      const std::int64_t block = bsr.indices[z(n)];
-      const std::int64_t width = bsr.col_sizes[z(block)];
-      for (std::int64_t r = 0; r < bsr.row_sizes[block_row]; ++r) {
-        for (std::int64_t c = 0; c < width; ++c) {
-          const std::int64_t i = first_row + r;
-          const std::int64_t j = first_token[z(block)] + c;
-          const std::int64_t bit = i * columns + j;
-          bool visible = bsr.masks[z(n)][z(r * width + c)] != 0;
-          if (problem_.mask == oracle::Mask::kCausal) visible = visible && j <= i + columns - rows;
-          if (problem_.mask == oracle::Mask::kCustom) {
-            visible = visible && (problem_.mask_bytes[z(bit / 8)] >> (bit % 8) & 1) != 0;
-          }
-          if (visible) {
-            mask_[z(bit / 8)] = static_cast<std::uint8_t>(mask_[z(bit / 8)] | 1 << (bit % 8));
-          }
-        }
-      }
-    }
-    first_row += bsr.row_sizes[block_row];
-  }
-}
-
-Batch Operands::batch() const {
-  Batch out;
-  out.qo_indptr = qo_indptr_;
-  out.views = views_;
-  out.kv_len = kv_len_;
-  return out;
 }
 
 Capacity Operands::capacity() const {
@@ -285,14 +215,14 @@ Capacity Operands::capacity() const {
   for (std::int64_t r = 0; r < problem_.num_requests(); ++r) {
     out.max_kv_tokens = std::max(out.max_kv_tokens, oracle::kv_len(problem_, r));
   }
-  for (const ViewData& data : views_data_) {
-    const std::int64_t blocks = static_cast<std::int64_t>(data.row_indptr.size()) - 1;
-    out.max_row_blocks += blocks * (data.per_kv_head ? problem_.num_kv_heads : 1);
+  for (const OwnedView& view : arrays_.views) {
+    const std::int64_t blocks = static_cast<std::int64_t>(view.row_indptr.size()) - 1;
+    out.max_row_blocks += blocks * (view.per_kv_head ? problem_.num_kv_heads : 1);
   }
   out.max_row_blocks = std::max<std::int64_t>(out.max_row_blocks, 1);
-  out.max_views = static_cast<std::int32_t>(views_data_.size());
+  out.max_views = static_cast<std::int32_t>(arrays_.views.size());
   out.min_kv_chunk = static_cast<std::int32_t>(problem_.kv_chunk);
-  out.allow_split = problem_.policy != oracle::PolicyName::kUnsplit || views_data_.size() > 1;
+  out.allow_split = problem_.policy != oracle::PolicyName::kUnsplit || arrays_.views.size() > 1;
   out.allow_batch_invariant = problem_.policy == oracle::PolicyName::kBatchInvariant;
   return out;
 }
@@ -316,18 +246,20 @@ RunArgs Operands::place(OperandMemory& memory) {
   args.k = memory.place(k_);
   args.v = memory.place(v_);
   bool any_positions = false;
-  for (const ViewData& data : views_data_) any_positions = any_positions || !data.positions.empty();
-  page_ids_.clear();
-  positions_.clear();
-  for (const ViewData& data : views_data_) {
-    if (spec_.kv_kind == KvKind::kRagged) continue;
-    page_ids_.push_back(memory.place_i32(data.page_ids));
-    if (!any_positions) continue;
-    const Ints wide(data.positions.begin(), data.positions.end());
-    positions_.push_back(data.positions.empty() ? Tensor{} : memory.place_i32(wide));
+  for (const OwnedView& view : arrays_.views) {
+    any_positions = any_positions || !view.positions.empty();
   }
-  args.page_ids = page_ids_;
-  args.positions = positions_;
+  placed_ids_.clear();
+  placed_positions_.clear();
+  for (std::size_t v = 0; v < page_ids_.size(); ++v) {
+    placed_ids_.push_back(memory.place_i32(page_ids_[v]));
+    if (!any_positions) continue;
+    const std::vector<std::int32_t>& positions = arrays_.views[v].positions;
+    const Ints wide(positions.begin(), positions.end());
+    placed_positions_.push_back(positions.empty() ? Tensor{} : memory.place_i32(wide));
+  }
+  args.page_ids = placed_ids_;
+  args.positions = placed_positions_;
   if (spec_.mask == MaskKind::kCustom) args.custom_mask = memory.place_u8(mask_);
   if (spec_.alibi) args.alibi_slopes = memory.place_f32(problem_.alibi_slopes);
   if (spec_.sink) args.sink = memory.place_f32(problem_.sink);

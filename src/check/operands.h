@@ -7,22 +7,11 @@
 #include <vector>
 
 #include "check/operand_memory.h"
+#include "core/owned_batch.h"
 #include "oracle/problem.h"
 #include "plait/attention.h"
 
 namespace plait::check {
-
-/// Host data of one view; `view()` points into it.
-struct ViewData {
-  std::vector<std::int32_t> row_indptr;
-  std::vector<std::int32_t> page_indptr;
-  std::vector<std::int32_t> last_page_len;
-  std::vector<std::int32_t> positions;
-  std::vector<std::int64_t> page_ids;
-  bool per_kv_head = false;
-
-  View view() const;
-};
 
 /// Batch, caches and mask of a problem. Block-sparse problems become pages of the largest size
 /// that divides every column block, with positions; their block masks become custom mask bits.
@@ -32,7 +21,7 @@ class Operands {
 
   const AttentionSpec& spec() const noexcept { return spec_; }
   /// Valid as long as this object.
-  Batch batch() const;
+  const Batch& batch() const noexcept { return batch_; }
   Capacity capacity() const;
   Policy policy() const;
   /// Places everything in `memory`; `o` and `lse` are outputs of it.
@@ -41,19 +30,17 @@ class Operands {
  private:
   void build_paged();
   void build_block_sparse();
-  void build_mask();
 
   const oracle::Problem& problem_;
   AttentionSpec spec_;
-  std::vector<std::int32_t> qo_indptr_;
-  std::vector<ViewData> views_data_;
-  std::vector<View> views_;
-  std::vector<std::int32_t> kv_len_;
+  OwnedBatch arrays_;
+  Batch batch_;  // over them
+  std::vector<oracle::Ints> page_ids_;  // per view; none if ragged
   oracle::HostTensor k_;
   oracle::HostTensor v_;
   std::vector<std::uint8_t> mask_;
-  std::vector<Tensor> page_ids_;  // kept for the spans of RunArgs
-  std::vector<Tensor> positions_;
+  std::vector<Tensor> placed_ids_;  // kept for the spans of RunArgs
+  std::vector<Tensor> placed_positions_;
 };
 
 }  // namespace plait::check

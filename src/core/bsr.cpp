@@ -115,8 +115,14 @@ std::vector<i32> BsrPattern::uniform(i64 total, i32 size) {
   return sizes;
 }
 
+i32 bsr_page_size(const std::vector<i32>& block_cols, i32 kv_chunk) {
+  i32 page = kv_chunk;
+  for (i32 width : block_cols) page = std::gcd(page, width);
+  return std::max(page, 1);
+}
+
 LoweredBsr lower_bsr(const BsrPattern& p, MaskKind mask,
-                     const std::vector<std::uint8_t>& custom_bits) {
+                     const std::vector<std::uint8_t>& custom_bits, i32 kv_chunk) {
   const std::vector<i64> rows = starts_of(p.block_rows, "kv.block_rows");
   const std::vector<i64> cols = starts_of(p.block_cols, "kv.block_cols");
   check_lists(p, p.block_rows.size(), p.block_cols.size());
@@ -127,9 +133,7 @@ LoweredBsr lower_bsr(const BsrPattern& p, MaskKind mask,
            std::to_string((m * n + 7) / 8) + " = ceil(rows * keys / 8)");
   }
   LoweredBsr out;
-  i32 page = 0;
-  for (i32 width : p.block_cols) page = std::gcd(page, width);
-  out.page_size = std::max(page, 1);
+  out.page_size = bsr_page_size(p.block_cols, kv_chunk);
   out.num_pages = n / out.page_size;
   out.batch.qo_indptr = {0, static_cast<i32>(m)};
   out.batch.kv_len = {static_cast<i32>(n)};

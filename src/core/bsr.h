@@ -29,7 +29,7 @@ struct BsrPattern {
 /// How to run it: reinterpret contiguous K [N, heads, dim] as [N / page_size, page_size, heads,
 /// dim] (no copy), V likewise, with this batch, page ids and mask.
 struct LoweredBsr {
-  std::int32_t page_size = 1;             // greatest common divisor of the column boundaries
+  std::int32_t page_size = 1;             // bsr_page_size
   std::int64_t num_pages = 0;             // N / page_size
   OwnedBatch batch;                       // one view with positions; kv_len = {N}
   std::vector<std::int32_t> page_ids;     // parallel to batch.views[0].positions
@@ -37,10 +37,14 @@ struct LoweredBsr {
   std::vector<std::uint8_t> custom_mask;  // packed bits [M][N], little-endian; empty unless kCustom
 };
 
+/// Tokens of the largest page that divides every column block and, if it is not 0, `kv_chunk`, so
+/// that chunks of that size can be planned.
+std::int32_t bsr_page_size(const std::vector<std::int32_t>& block_cols, std::int32_t kv_chunk);
+
 /// `mask` composes with the pattern; for kCustom `custom_bits` are its packed bits [M][N]. Throws
 /// Error naming the field of the problem file (kv.block_rows ...). O(blocks + pages), and
 /// O(M * N) if there is a mask of bits.
 LoweredBsr lower_bsr(const BsrPattern& pattern, MaskKind mask,
-                     const std::vector<std::uint8_t>& custom_bits = {});
+                     const std::vector<std::uint8_t>& custom_bits = {}, std::int32_t kv_chunk = 0);
 
 }  // namespace plait

@@ -33,6 +33,13 @@ TEST(Bsr, PagesAreTheCommonDivisorOfColumnBlocks) {
   EXPECT_TRUE(low.custom_mask.empty());
 }
 
+TEST(Bsr, PagesDivideTheChunkToo) {
+  BsrPattern p = small_pattern();
+  p.block_cols = {4, 8, 4};
+  EXPECT_EQ(lower_bsr(p, MaskKind::kNone).page_size, 4);
+  EXPECT_EQ(lower_bsr(p, MaskKind::kNone, {}, 6).page_size, 2);
+}
+
 TEST(Bsr, BlockMaskComposesWithCausality) {
   BsrPattern p = small_pattern();
   p.block_mask.assign(2 * 4 + 2 * 2 + 3 * 6, 1);
