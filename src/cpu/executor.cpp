@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 
+#include "plan/bounds.h"
 #include "plan/ledger.h"
 
 namespace plait::cpu {
@@ -83,7 +84,8 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
   if (measure_) {
     std::size_t most = 0;
     for (const PlanTarget& target : request.targets) {
-      most = std::max(most, static_cast<std::size_t>(target.num_workers) *
+      const std::int32_t workers = planning::worker_count(target, request.options->policy);
+      most = std::max(most, static_cast<std::size_t>(workers) *
                                 static_cast<std::size_t>(std::max(1, target.num_classes)));
     }
     times_.reserve(most);

@@ -39,6 +39,10 @@ TEST(CpuAllocation, RunAllocatesNothing) {
   c.spec.logits_soft_cap = 5.0;
   c.run({});
   EXPECT_EQ(c.allocations, 0);
+  // Times of more workers than there are threads.
+  c.measure = true;
+  c.run({.num_workers = 100});
+  EXPECT_EQ(c.allocations, 0);
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ struct Case {
   std::int32_t num_pages = 0;
   std::int32_t threads = 2;
   bool state = false;
+  bool measure = false;          // with the times of the workers
   mutable long allocations = 0;  // of the last run
 
   std::int32_t total_q() const {
@@ -250,8 +251,9 @@ inline Case::Answer Case::run(const HandOptions& options) const {
   Capacity capacity;
   capacity.max_kv_tokens = 4096;
   Attention::Options attention;
-  const Policy policy;
-  std::vector<PlanTarget> targets{backend->target(spec, policy, engine)};
+  attention.policy.num_workers = options.num_workers;
+  attention.measure = measure;
+  std::vector<PlanTarget> targets{backend->target(spec, attention.policy, engine)};
   const ExecutorRequest request{{&spec, 1}, targets, hand.bounds(), &capacity, &attention, &engine};
   const auto executor = backend->make_executor(request);
   executor->upload(hand.plan(), {});
