@@ -43,7 +43,7 @@ class CpuOperations final : public Operations {
                    const Tensor& o, const Tensor& lse, const Tensor& mask, Stream) override {
     const std::int64_t heads = o_a.shape[1];
     const int dim = static_cast<int>(o_a.shape[2]);
-    for_rows(o_a.shape[0], heads * dim, [&](std::int64_t row, Buffers& buffers) {
+    for_rows(o_a.shape[0], heads * dim, dim, [&](std::int64_t row, Buffers buffers) {
       const bool keep = mask.defined() && at<std::uint8_t>(mask, row) == 0;
       for (std::int64_t h = 0; h < heads; ++h) {
         float* a = load(o_a, row_at(o_a, row, h), dim, buffers.a);
@@ -63,10 +63,10 @@ class CpuOperations final : public Operations {
     const std::int64_t states = o_states.shape[1];
     const std::int64_t heads = o_states.shape[2];
     const int dim = static_cast<int>(o_states.shape[3]);
-    for_rows(o_states.shape[0], states * heads * dim, [&](std::int64_t row, Buffers& buffers) {
+    for_rows(o_states.shape[0], states * heads * dim, dim, [&](std::int64_t row, Buffers buffers) {
       for (std::int64_t h = 0; h < heads; ++h) {
-        buffers.a.assign(padded(dim), 0.0F);
-        float* a = buffers.a.data();
+        float* a = buffers.a;
+        std::fill(a, a + dim, 0.0F);
         float result = device::neg_inf();
         for (std::int64_t i = 0; i < states; ++i) {
           const auto* source =
@@ -88,7 +88,7 @@ class CpuOperations final : public Operations {
                       const Tensor& o, Stream) override {
     const std::int64_t heads = o_state.shape[1];
     const int dim = static_cast<int>(o_state.shape[2]);
-    for_rows(o_state.shape[0], heads * dim, [&](std::int64_t row, Buffers& buffers) {
+    for_rows(o_state.shape[0], heads * dim, dim, [&](std::int64_t row, Buffers buffers) {
       for (std::int64_t h = 0; h < heads; ++h) {
         float* a = load(o_state, row_at(o_state, row, h), dim, buffers.a);
         const float lse = lse_at(lse_state, row, h);
@@ -117,7 +117,7 @@ class CpuOperations final : public Operations {
           page_of(t, batch_indices, positions, page_indptr, page_ids, page_size, k_cache.shape[0]);
     }
     const auto write = [&](const Tensor& source, const Tensor& cache, std::int64_t token,
-                           std::int64_t head, float scale, Buffers& buffers) {
+                           std::int64_t head, float scale, Buffers buffers) {
       const int dim = static_cast<int>(source.shape[2]);
       const std::int64_t offset =
           pages[static_cast<std::size_t>(token)] * cache.strides[0] +
@@ -137,8 +137,9 @@ class CpuOperations final : public Operations {
         store_element(cache.dtype, target, i, static_cast<double>(values[i]) / scale, overflow);
       }
     };
-    for_rows(k.shape[0], heads * (k.shape[2] + v.shape[2]),
-             [&](std::int64_t token, Buffers& buffers) {
+    const int widest = static_cast<int>(std::max(k.shape[2], v.shape[2]));
+    for_rows(k.shape[0], heads * (k.shape[2] + v.shape[2]), widest,
+             [&](std::int64_t token, Buffers buffers) {
                if (pages[static_cast<std::size_t>(token)] < 0) return;
                for (std::int64_t h = 0; h < heads; ++h) {
                  write(k, k_cache, token, h, k_scale, buffers);
@@ -153,9 +154,8 @@ class CpuOperations final : public Operations {
     const int dim = static_cast<int>(x.shape[2]);
     // One position serves all heads of a token, so no table of positions is worth building.
     const RopeTable table(rope, dim, 0);
-    for_rows(x.shape[0], heads * dim, [&](std::int64_t token, Buffers& buffers) {
-      buffers.b.resize(padded(dim));
-      float* cos = buffers.b.data();
+    for_rows(x.shape[0], heads * dim, dim, [&](std::int64_t token, Buffers buffers) {
+      float* cos = buffers.b;
       float* sin = cos + table.half();
       table.angles(kernels_, at<std::int32_t>(positions, token), cos, sin);
       for (std::int64_t h = 0; h < heads; ++h) {
@@ -167,18 +167,20 @@ class CpuOperations final : public Operations {
   }
 
  private:
+  /// Two rows of a thread's own.
   struct Buffers {
-    std::vector<float> a, b;
+    float* a;
+    float* b;
   };
 
+  /// Rows are read and written in whole vectors.
   std::size_t padded(int dim) const {
     return static_cast<std::size_t>((dim + kernels_.lanes - 1) / kernels_.lanes * kernels_.lanes);
   }
 
-  float* load(const Tensor& t, const void* row, int dim, std::vector<float>& buffer) const {
-    buffer.resize(padded(dim));
-    kernels_.load_rows[static_cast<int>(t.dtype)](&row, 1, dim, buffer.data(), 0);
-    return buffer.data();
+  float* load(const Tensor& t, const void* row, int dim, float* buffer) const {
+    kernels_.load_rows[static_cast<int>(t.dtype)](&row, 1, dim, buffer, 0);
+    return buffer;
   }
   void store(const Tensor& t, void* row, int dim, const float* values) const {
     kernels_.store_row[static_cast<int>(t.dtype)](values, dim, row);
@@ -222,29 +224,36 @@ class CpuOperations final : public Operations {
     return page;
   }
 
-  /// Calls work(row, buffers) for every row, on the pool if there is enough to do.
+  /// Calls work(row, buffers) for every row of at most `dim` elements, on the pool if there is
+  /// enough to do. The buffers are made here: a pool's thread could tell nobody that there is no
+  /// memory.
   template <class Work>
-  void for_rows(std::int64_t rows, std::int64_t elements_per_row, const Work& work) {
+  void for_rows(std::int64_t rows, std::int64_t elements_per_row, int dim, const Work& work) {
     constexpr std::int64_t kWorthThreads = 1 << 15;
-    if (pool_->size() == 1 || rows * elements_per_row < kWorthThreads) {
-      Buffers buffers;
-      for (std::int64_t row = 0; row < rows; ++row) work(row, buffers);
-      return;
-    }
+    const int threads = rows * elements_per_row < kWorthThreads ? 1 : pool_->size();
+    constexpr std::size_t kCacheLine = 64 / sizeof(float);
+    const std::size_t width = padded(dim) + kCacheLine;  // threads share none
+    std::vector<float> memory(2 * width * static_cast<std::size_t>(threads));
     struct Job {
       std::int64_t rows;
       int threads;
+      std::size_t width;
+      float* memory;
       const Work* work;
-    } job{rows, pool_->size(), &work};
-    pool_->run(
-        [](void* context, int thread) {
-          const Job& j = *static_cast<const Job*>(context);
-          Buffers buffers;
-          const std::int64_t begin = j.rows * thread / j.threads;
-          const std::int64_t end = j.rows * (thread + 1) / j.threads;
-          for (std::int64_t row = begin; row < end; ++row) (*j.work)(row, buffers);
-        },
-        &job);
+    } job{rows, threads, width, memory.data(), &work};
+    const auto part = [](void* context, int thread) {
+      const Job& j = *static_cast<const Job*>(context);
+      float* own = j.memory + 2 * j.width * static_cast<std::size_t>(thread);
+      const std::int64_t end = j.rows * (thread + 1) / j.threads;
+      for (std::int64_t row = j.rows * thread / j.threads; row < end; ++row) {
+        (*j.work)(row, Buffers{own, own + j.width});
+      }
+    };
+    if (threads == 1) {
+      part(&job, 0);
+    } else {
+      pool_->run(part, &job);
+    }
   }
 
   const KernelTable& kernels_;

@@ -45,5 +45,24 @@ TEST(CpuAllocation, RunAllocatesNothing) {
   EXPECT_EQ(c.allocations, 0);
 }
 
+/// Allocations of one call over `rows` rows, enough of them for every thread.
+long merge_allocations(Operations& operations, std::int64_t rows) {
+  std::vector<float> o(static_cast<std::size_t>(rows) * 64), lse(static_cast<std::size_t>(rows));
+  const Tensor states = Tensor::contiguous(o.data(), DType::kF32, {rows, 1, 64});
+  const Tensor lses = Tensor::contiguous(lse.data(), DType::kF32, {rows, 1});
+  const long before = allocation_count.load();
+  operations.merge_state(states, lses, states, lses, states, lses, {}, {});
+  return allocation_count.load() - before;
+}
+
+TEST(CpuAllocation, OperationsAllocateOnTheCallersThread) {
+  EngineOptions options;
+  options.num_threads = 4;
+  const auto operations = make_cpu_operations(options);
+  EXPECT_EQ(merge_allocations(*operations, 4096), 1);
+  options.num_threads = 1;
+  EXPECT_EQ(merge_allocations(*make_cpu_operations(options), 4096), 1);
+}
+
 }  // namespace
 }  // namespace plait::test
