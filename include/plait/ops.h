@@ -44,7 +44,8 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
                      float v_scale = 1.0F, Stream stream = {});
 
 /// Rotates x [tokens, heads, dim] by positions i32 [tokens] into `out` (may be x), as
-/// `RopeSpec` says; elements past rotary_dim are copied. Angles are accurate to 1e-4 rad up to
+/// `RopeSpec` says (without its explicit_*_positions, which speak of attention); elements past
+/// rotary_dim are copied. Angles are accurate to 1e-4 rad up to
 /// position 2^20.
 void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
                 const RopeSpec& rope, const Tensor& out, Stream stream = {});

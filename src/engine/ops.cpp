@@ -49,6 +49,17 @@ std::int64_t extent(const Tensor& t, std::size_t axis, const char* name, std::in
   return t.shape[axis];
 }
 
+/// Any extent but the number of rows or tokens: kernels count it, and the bytes it stands for, in
+/// 32 bits.
+std::int64_t inner_extent(const Tensor& t, std::size_t axis, const char* name, std::int32_t rank) {
+  const std::int64_t value = extent(t, axis, name, rank);
+  if (value > 1 << 24) {
+    refuse(std::string(name) + ".shape", detail::shape_text(t),
+           "at most 2^24 on axis " + std::to_string(axis));
+  }
+  return value;
+}
+
 }  // namespace
 
 void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
@@ -56,8 +67,8 @@ void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, c
                  Stream stream) {
   const TensorChecker check(engine.options().device);
   const std::int64_t rows = extent(o_a, 0, "o_a", 3);
-  const std::int64_t heads = extent(o_a, 1, "o_a", 3);
-  const std::int64_t dim = extent(o_a, 2, "o_a", 3);
+  const std::int64_t heads = inner_extent(o_a, 1, "o_a", 3);
+  const std::int64_t dim = inner_extent(o_a, 2, "o_a", 3);
   check_rows(check, "o_a", o_a, rows, heads, dim);
   check_rows(check, "o_b", o_b, rows, heads, dim);
   check_result(check, "o", o, rows, heads, dim);
@@ -77,9 +88,9 @@ void merge_states(const Engine& engine, const Tensor& o_states, const Tensor& ls
                   const Tensor& o, const Tensor& lse, Stream stream) {
   const TensorChecker check(engine.options().device);
   const std::int64_t rows = extent(o_states, 0, "o_states", 4);
-  const std::int64_t states = extent(o_states, 1, "o_states", 4);
-  const std::int64_t heads = extent(o_states, 2, "o_states", 4);
-  const std::int64_t dim = extent(o_states, 3, "o_states", 4);
+  const std::int64_t states = inner_extent(o_states, 1, "o_states", 4);
+  const std::int64_t heads = inner_extent(o_states, 2, "o_states", 4);
+  const std::int64_t dim = inner_extent(o_states, 3, "o_states", 4);
   check.on_device("o_states", o_states);
   check.float_dtype("o_states", o_states);
   check.unit_stride("o_states", o_states);
@@ -96,8 +107,8 @@ void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& l
                     const Tensor& sink, const Tensor& o, Stream stream) {
   const TensorChecker check(engine.options().device);
   const std::int64_t rows = extent(o_state, 0, "o_state", 3);
-  const std::int64_t heads = extent(o_state, 1, "o_state", 3);
-  const std::int64_t dim = extent(o_state, 2, "o_state", 3);
+  const std::int64_t heads = inner_extent(o_state, 1, "o_state", 3);
+  const std::int64_t dim = inner_extent(o_state, 2, "o_state", 3);
   check_rows(check, "o_state", o_state, rows, heads, dim);
   check_result(check, "o", o, rows, heads, dim);
   check_lse(check, "lse_state", lse_state, rows, heads);
@@ -112,12 +123,12 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
                      Stream stream) {
   const TensorChecker check(engine.options().device);
   const std::int64_t tokens = extent(k, 0, "k", 3);
-  const std::int64_t heads = extent(k, 1, "k", 3);
-  check_rows(check, "k", k, tokens, heads, extent(k, 2, "k", 3));
-  check_rows(check, "v", v, tokens, heads, extent(v, 2, "v", 3));
+  const std::int64_t heads = inner_extent(k, 1, "k", 3);
+  check_rows(check, "k", k, tokens, heads, inner_extent(k, 2, "k", 3));
+  check_rows(check, "v", v, tokens, heads, inner_extent(v, 2, "v", 3));
   const std::size_t token_axis = layout == KvLayout::kNhd ? 1 : 2;
   const std::int64_t pages = extent(k_cache, 0, "k_cache", 4);
-  const std::int64_t page_size = k_cache.shape[token_axis];
+  const std::int64_t page_size = inner_extent(k_cache, token_axis, "k_cache", 4);
   const auto check_cache = [&](const char* name, const Tensor& cache, const Tensor& source) {
     check.on_device(name, cache);
     check.float_dtype(name, cache);
@@ -147,6 +158,7 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
   check.vector("batch_indices", batch_indices, DType::kI32, tokens, true);
   check.vector("positions", positions, DType::kI32, tokens, true);
   check.vector("page_indptr", page_indptr, DType::kI32, 1, false);
+  inner_extent(page_indptr, 0, "page_indptr", 1);
   check.vector("page_ids", page_ids, DType::kI32, 0, false);
   const auto check_scale = [](const char* name, float scale) {
     if (!std::isfinite(scale) || scale == 0.0F)
@@ -164,8 +176,8 @@ void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
                 const RopeSpec& rope, const Tensor& out, Stream stream) {
   const TensorChecker check(engine.options().device);
   const std::int64_t tokens = extent(x, 0, "x", 3);
-  const std::int64_t heads = extent(x, 1, "x", 3);
-  const std::int64_t dim = extent(x, 2, "x", 3);
+  const std::int64_t heads = inner_extent(x, 1, "x", 3);
+  const std::int64_t dim = inner_extent(x, 2, "x", 3);
   check_rows(check, "x", x, tokens, heads, dim);
   check_result(check, "out", out, tokens, heads, dim);
   if (out.dtype != x.dtype) {
@@ -174,6 +186,11 @@ void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
   }
   check.vector("positions", positions, DType::kI32, tokens, true);
   if (rope.kind == RopeKind::kNone) refuse("rope.kind", "none", "half or interleaved");
+  const auto refuse_explicit = [](const char* field, bool set) {
+    if (set) refuse(field, "true", "false: the positions are an operand of this operation");
+  };
+  refuse_explicit("rope.explicit_q_positions", rope.explicit_q_positions);
+  refuse_explicit("rope.explicit_k_positions", rope.explicit_k_positions);
   validate_rope(rope, static_cast<std::int32_t>(dim));
   if (tokens == 0) return;
   detail::operations_of(engine).apply_rope(x, positions, rope, out, stream);

@@ -277,5 +277,28 @@ TEST_F(Append, RefusesPagesWithoutSlotsAndCachesThatShareThem) {
   EXPECT_EQ(refused_call(), "k_cache.shape");
 }
 
+TEST(ApplyRope, RefusesWhatItWouldIgnoreOrCutOff) {
+  const Engine engine;
+  std::vector<float> memory(8, 1.0F);
+  std::vector<std::int32_t> zero{0};
+  const Tensor positions = Tensor::contiguous(zero.data(), DType::kI32, {1});
+  Tensor x = Tensor::contiguous(memory.data(), DType::kF32, {1, 1, 8});
+  RopeSpec rope;
+  rope.kind = RopeKind::kHalf;
+  const auto field = [&] { return refused([&] { apply_rope(engine, x, positions, rope, x); }); };
+  EXPECT_EQ(field(), "");
+  rope.explicit_q_positions = true;
+  EXPECT_EQ(field(), "rope.explicit_q_positions");
+  rope.explicit_q_positions = false;
+  rope.explicit_k_positions = true;
+  EXPECT_EQ(field(), "rope.explicit_k_positions");
+  rope.explicit_k_positions = false;
+  for (std::size_t axis : {1U, 2U}) {
+    x = Tensor::contiguous(memory.data(), DType::kF32, {1, 1, 8});
+    x.shape[axis] = (std::int64_t{1} << 32) + 8;  // 8 in 32 bits
+    EXPECT_EQ(field(), "x.shape") << axis;
+  }
+}
+
 }  // namespace
 }  // namespace plait
