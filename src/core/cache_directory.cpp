@@ -6,20 +6,16 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+
+#include "core/environment.h"
 
 namespace plait {
 namespace {
 
 constexpr std::time_t kStaleSeconds = 3600;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : value;
-}
 
 std::string error_text(const std::string& what, int error) {
   return what + ": " + std::strerror(error);

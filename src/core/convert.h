@@ -14,8 +14,13 @@ namespace plait {
 /// What to do with a finite value beyond the largest finite one of the target, and with infinity.
 enum class Overflow : std::uint8_t {
   kIeee,      // infinity, or NaN where the format has no infinity (f8_e4m3)
-  kSaturate,  // the largest finite value; NaN stays NaN (what appending to an fp8 cache does)
+  kSaturate,  // the largest finite value; NaN stays NaN
 };
+
+/// What computed values do, outputs and appended tokens alike.
+constexpr Overflow overflow_of(DType dtype) noexcept {
+  return size_of(dtype) == 1 ? Overflow::kSaturate : Overflow::kIeee;
+}
 
 /// Largest finite value of a floating dtype.
 double max_finite(DType dtype) noexcept;

@@ -22,7 +22,9 @@
 #include <sstream>
 
 #include "core/cache_directory.h"
+#include "core/environment.h"
 #include "core/key_lock.h"
+#include "core/temporary_directory.h"
 #include "plait/error.h"
 
 extern char** environ;
@@ -48,11 +50,6 @@ constexpr std::array kFlags = {
     "-ffp-contract=off",
     "-fno-math-errno",
     "-fno-trapping-math"};
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : value;
-}
 
 std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -81,29 +78,6 @@ int run_program(const std::vector<std::string>& arguments, const fs::path& log) 
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
-
-/// A private directory, removed at the end.
-class TemporaryDirectory {
- public:
-  explicit TemporaryDirectory(const fs::path& parent) {
-    std::string pattern = (parent / "build.tmp.XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) {
-      throw Error(ErrorCode::kIo, "cache directory", parent.string(),
-                  std::string("a directory that can be written (") + std::strerror(errno) + ")");
-    }
-    path_ = pattern;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const fs::path& path() const noexcept { return path_; }
-
- private:
-  fs::path path_;
-};
 
 /// -march=native means something else on every processor.
 std::string processor() {
@@ -224,7 +198,8 @@ void* load_compiled(const CompileUnit& unit) {
   if (writable) remove_stale_temporaries(cache);
   std::error_code error;
   const fs::path directory = readable ? fs::absolute(cache, error) : fs::path();
-  const TemporaryDirectory scratch(writable ? directory : fs::temp_directory_path(error));
+  const TemporaryDirectory scratch((writable ? directory : fs::temp_directory_path(error)) /
+                                   "build.tmp.");
   if (run_program({compiler, "--version"}, scratch.path() / "version") != 0) {
     throw Error(ErrorCode::kBackend, "compiler", compiler, "a C++ compiler that answers --version");
   }

@@ -192,11 +192,13 @@ inline void store_f16(const float* src, int dim, void* dst) {
 }
 
 inline void store_e4m3(const float* src, int dim, void* dst) {
-  for (int i = 0; i < dim; ++i) static_cast<std::uint8_t*>(dst)[i] = f32_to_f8_e4m3(src[i]);
+  auto* out = static_cast<std::uint8_t*>(dst);
+  for (int i = 0; i < dim; ++i) out[i] = f32_to_f8_e4m3(src[i], Overflow::kSaturate);
 }
 
 inline void store_e5m2(const float* src, int dim, void* dst) {
-  for (int i = 0; i < dim; ++i) static_cast<std::uint8_t*>(dst)[i] = f32_to_f8_e5m2(src[i]);
+  auto* out = static_cast<std::uint8_t*>(dst);
+  for (int i = 0; i < dim; ++i) out[i] = f32_to_f8_e5m2(src[i], Overflow::kSaturate);
 }
 
 #undef PLAIT_CPU_HAS_F16_LOADS

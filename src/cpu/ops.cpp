@@ -129,13 +129,12 @@ class CpuOperations final : public Operations {
         std::copy(row, row + dim * size_of(cache.dtype), target);
         return;
       }
-      const float* values = load(source, row, dim, buffers.a);
-      const bool fp8 = cache.dtype == DType::kF8E4M3 || cache.dtype == DType::kF8E5M2;
-      const Overflow overflow = fp8 ? Overflow::kSaturate : Overflow::kIeee;
-      // In double, so that the only rounding is that of the cache's dtype.
-      for (int i = 0; i < dim; ++i) {
-        store_element(cache.dtype, target, i, static_cast<double>(values[i]) / scale, overflow);
+      float* values = load(source, row, dim, buffers.a);
+      // The quotient rounds to f32 first, as on a GPU: both write the same bits.
+      if (scale != 1.0F) {
+        for (int i = 0; i < dim; ++i) values[i] /= scale;
       }
+      store(cache, target, dim, values);
     };
     const int widest = static_cast<int>(std::max(k.shape[2], v.shape[2]));
     for_rows(k.shape[0], heads * (k.shape[2] + v.shape[2]), widest,

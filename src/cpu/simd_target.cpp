@@ -1,9 +1,9 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/environment.h"
 #include "cpu/kernel_table.h"
 #include "plait/error.h"
 
@@ -40,9 +40,9 @@ const KernelTable& choose() {
     throw Error(ErrorCode::kUnsupported, "cpu", "a processor without SSE4.2",
                 "an x86-64-v2 processor or newer");
   }
-  const char* wanted = std::getenv("PLAIT_SIMD");
-  if (wanted == nullptr || *wanted == '\0') return *tables.front();
-  if (const KernelTable* table = kernels_named(wanted)) return *table;
+  const std::string wanted = environment("PLAIT_SIMD");
+  if (wanted.empty()) return *tables.front();
+  if (const KernelTable* table = kernels_named(wanted.c_str())) return *table;
   std::string names;
   for (const KernelTable* table : tables) {
     if (!names.empty()) names += ", ";

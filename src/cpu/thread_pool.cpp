@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <map>
 #include <string>
 #include <system_error>
@@ -13,6 +11,7 @@
 #include <sched.h>
 #endif
 
+#include "core/environment.h"
 #include "plait/error.h"
 
 namespace plait::cpu {
@@ -128,11 +127,11 @@ int thread_count(int requested) {
   if (requested != 0) {
     return checked_count("num_threads", std::to_string(requested), requested);
   }
-  const char* text = std::getenv("PLAIT_NUM_THREADS");
-  if (text == nullptr || *text == '\0') return std::min(available_cores(), kMaxThreads);
+  const std::string text = environment("PLAIT_NUM_THREADS");
+  if (text.empty()) return std::min(available_cores(), kMaxThreads);
   long value = 0;
-  const char* end = text + std::strlen(text);
-  const auto [rest, error] = std::from_chars(text, end, value);
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc{} || rest != end) value = 0;
   return checked_count("PLAIT_NUM_THREADS", text, value);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <system_error>
 
+#include "core/environment.h"
 #include "plait/error.h"
 
 namespace plait::cuda {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/environment.h"
 #include "plait/error.h"
 
 namespace plait::cuda {

@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 
 namespace plait::cuda {
 
@@ -40,11 +39,6 @@ std::string SharedLibrary::resolved_path(const char* symbol) const {
     return info.dli_fname;
   }
   return name_;
-}
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
 }
 
 }  // namespace plait::cuda

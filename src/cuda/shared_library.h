@@ -36,7 +36,4 @@ class SharedLibrary {
   std::string name_;
 };
 
-/// The value of an environment variable, empty when unset.
-std::string environment(const char* name);
-
 }  // namespace plait::cuda

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/environment.h"
 #include "plait/error.h"
 
 namespace plait::oracle {
@@ -18,10 +19,10 @@ constexpr std::int64_t kMaxElements = std::int64_t{1} << 47;
 // What one problem may ask for: more than the machine has would be killed, not refused. The
 // environment says it where the machine does not know, as in a container.
 std::int64_t memory_limit() {
-  if (const char* text = std::getenv("PLAIT_MEMORY_LIMIT"); text != nullptr && *text != '\0') {
+  if (const std::string text = environment("PLAIT_MEMORY_LIMIT"); !text.empty()) {
     char* end = nullptr;
     errno = 0;
-    const long long bytes = std::strtoll(text, &end, 10);
+    const long long bytes = std::strtoll(text.c_str(), &end, 10);
     if (errno != 0 || *end != '\0' || bytes < 1) {
       throw Error(ErrorCode::kInvalidArgument, "PLAIT_MEMORY_LIMIT", text, "a number of bytes");
     }

@@ -101,7 +101,8 @@ class Kernel {
       float total = 0;
       for (std::size_t n = 0; n < weights.size(); ++n) total += weights[n] * (*values[n])[z(d)];
       const float value = total / denominator * v_scale;
-      o[d] = decode(p_.output_dtype(), encode(p_.output_dtype(), static_cast<double>(value)));
+      const DType dtype = p_.output_dtype();
+      o[d] = decode(dtype, encode(dtype, static_cast<double>(value), overflow_of(dtype)));
     }
   }
 

@@ -18,6 +18,7 @@
 #include "oracle/safetensors.h"
 #include "support/paths.h"
 #include "support/problems.h"
+#include "support/temporary_directory.h"
 
 namespace plait {
 namespace {
@@ -44,16 +45,7 @@ int lines_of(const std::string& text) {
 
 class EvalTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "plait-cli-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  void TearDown() override {
-    fs::permissions(folder_, fs::perms::owner_all);
-    fs::remove_all(folder_);
-  }
-
-  std::string path(const char* name) const { return (folder_ / name).string(); }
+  std::string path(const char* name) const { return directory_.path(name); }
   std::string write(const char* name, const std::string& content) const {
     std::ofstream(path(name)) << content;
     return path(name);
@@ -65,8 +57,8 @@ class EvalTest : public testing::Test {
     const int status = std::system(command.c_str());
     Ran ran;
     ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    ran.out = slurp(folder_ / "stdout");
-    ran.err = slurp(folder_ / "stderr");
+    ran.out = slurp(path("stdout"));
+    ran.err = slurp(path("stderr"));
     return ran;
   }
 
@@ -81,7 +73,7 @@ class EvalTest : public testing::Test {
     return ran.err;
   }
 
-  fs::path folder_;
+  test::TemporaryDirectory directory_;
 };
 
 TEST_F(EvalTest, ComputesAndReports) {
@@ -152,8 +144,8 @@ TEST_F(EvalTest, UnreadableAndUnwritablePaths) {
   const std::string good = write("good.json", test::paged_example().dump());
   for (const std::string& arguments :
        {"eval '" + path("missing") + "' --out '" + path("o") + "'",
-        "eval '" + folder_.string() + "' --out '" + path("o") + "'",
-        "eval '" + good + "' --out '" + folder_.string() + "'",
+        "eval '" + directory_.path() + "' --out '" + path("o") + "'",
+        "eval '" + good + "' --out '" + directory_.path() + "'",
         "eval '" + good + "' --out '" + path("no/such/folder") + "'",
         std::string("eval --batch '") + path("missing") + "'", std::string("eval")}) {
     const Ran ran = run(arguments);

@@ -3,17 +3,16 @@
 // plait explain from outside: the parts of a step, the drawing, refusals.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
 #include <string>
 
 #include "support/paths.h"
+#include "support/temporary_directory.h"
 
 namespace plait {
 namespace {
@@ -69,13 +68,12 @@ TEST(ExplainCli, MeasuredOnTheCpu) {
 }
 
 TEST(ExplainCli, DrawsEveryItem) {
-  std::string pattern = (fs::temp_directory_path() / "plait-explain-XXXXXX").string();
-  const fs::path folder = mkdtemp(pattern.data());
-  const Ran ran = explain("--batch decode-1 --svg " + (folder / "plan.svg").string() + " --html " +
-                          (folder / "plan.html").string());
+  const test::TemporaryDirectory folder;
+  const Ran ran = explain("--batch decode-1 --svg " + folder.path("plan.svg") + " --html " +
+                          folder.path("plan.html"));
   EXPECT_EQ(ran.code, 0) << ran.out;
   for (const char* name : {"plan.svg", "plan.html"}) {
-    std::ifstream file(folder / name);
+    std::ifstream file(folder.path(name));
     const std::string text((std::istreambuf_iterator<char>(file)), {});
     std::size_t items = 0;
     for (std::size_t at = 0; (at = text.find("<title>worker ", at)) != std::string::npos; ++at) {
@@ -83,7 +81,6 @@ TEST(ExplainCli, DrawsEveryItem) {
     }
     EXPECT_EQ(items, 256U) << name;
   }
-  fs::remove_all(folder);
 }
 
 TEST(ExplainCli, RefusalsAreOneLineAndExitCodeTwo) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "support/paths.h"
+#include "support/temporary_directory.h"
 
 namespace {
 
@@ -33,13 +34,7 @@ std::string slurp(const fs::path& path) {
 
 class Replay : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::path(testing::TempDir()) /
-              ("plait_replay_" + std::string(info->name()) + "_" + std::to_string(::getpid()));
-    fs::create_directories(folder_ / "out");
-  }
-  void TearDown() override { fs::remove_all(folder_); }
+  void SetUp() override { fs::create_directory(folder_ / "out"); }
 
   fs::path write(const std::string& name, const std::string& text) {
     std::ofstream(folder_ / name, std::ios::binary) << text;
@@ -87,7 +82,8 @@ class Replay : public testing::Test {
 
   std::string out(const std::string& name) { return (folder_ / "out" / name).string(); }
 
-  fs::path folder_;
+  plait::test::TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
   std::string out_;
   std::string err_;
   struct rusage usage_ {};

@@ -101,6 +101,24 @@ TEST(Spec, NumbersThatF32CannotHoldAreRefused) {
   EXPECT_EQ(field([](AttentionSpec& s) { s.sm_scale = 1e300; }), "sm_scale");
 }
 
+TEST(Spec, NamesOfAVariantAreIdentifiers) {
+  AttentionSpec spec = paged_spec(MaskKind::kNone);
+  const auto field = [&](std::string name, std::string param) -> std::string {
+    spec.variant = {std::move(name), "struct V : VariantBase {};", {{std::move(param), false, {1}}}};
+    try {
+      validate(spec);
+    } catch (const Error& error) {
+      return error.field();
+    }
+    return "";
+  };
+  EXPECT_EQ(field("V", "x_1"), "");
+  EXPECT_EQ(field("V; }", "x"), "variant.name");
+  EXPECT_EQ(field("1V", "x"), "variant.name");
+  EXPECT_EQ(field("V", "x y"), "variant.params.x y");
+  EXPECT_EQ(field("V", ""), "variant.params.");
+}
+
 TEST(Spec, OptionsOfAnotherRopeScalingAreRefused) {
   RopeSpec rope;
   rope.kind = RopeKind::kHalf;

@@ -71,7 +71,7 @@ TEST_P(CpuKernels, StoresRoundToNearestEven) {
                                                bytes.data());
     for (std::size_t i = 0; i < values.size(); ++i) {
       std::vector<char> want(4);
-      store_element(dtype, want.data(), 0, values[i]);
+      store_element(dtype, want.data(), 0, values[i], overflow_of(dtype));
       const double got = load_element(dtype, bytes.data(), static_cast<std::int64_t>(i));
       const double expected = load_element(dtype, want.data(), 0);
       ASSERT_TRUE(got == expected || (std::isnan(got) && std::isnan(expected)))

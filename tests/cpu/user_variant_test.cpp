@@ -8,6 +8,7 @@
 
 #include "case.h"
 #include "plait/error.h"
+#include "support/temporary_directory.h"
 
 namespace plait::test {
 namespace {
@@ -17,17 +18,8 @@ namespace fs = std::filesystem;
 /// A cache directory of the test's own.
 class CpuUserVariant : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "plait_variant_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-    setenv("PLAIT_CACHE_DIR", directory_.c_str(), 1);
-  }
-  void TearDown() override {
-    unsetenv("PLAIT_CACHE_DIR");
-    std::error_code ignored;
-    fs::remove_all(directory_, ignored);
-  }
+  void SetUp() override { setenv("PLAIT_CACHE_DIR", temporary_.path().c_str(), 1); }
+  void TearDown() override { unsetenv("PLAIT_CACHE_DIR"); }
   std::vector<fs::path> entries() const {
     std::vector<fs::path> found;
     for (const auto& entry : fs::directory_iterator(directory_)) {
@@ -35,7 +27,8 @@ class CpuUserVariant : public testing::Test {
     }
     return found;
   }
-  fs::path directory_;
+  TemporaryDirectory temporary_;
+  fs::path directory_ = temporary_.path();
 };
 
 Case small() {
@@ -195,7 +188,14 @@ TEST_F(CpuUserVariant, WrongReductionIsRefused) {
   user.make(1);
   user.spec.reduction = Reduction::kSum;
   user.spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
-  EXPECT_THROW(user.run({}), Error);
+  try {
+    user.run({});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+    EXPECT_EQ(error.field(), "reduction");
+    EXPECT_EQ(error.value(), "sum");
+  }
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include "cuda/jit/compiler.h"
 #include "cuda/jit/generate.h"
 #include "cuda/jit/kernel_cache.h"
-#include "cuda/temporary_directory.h"
 #include "plait/error.h"
+#include "support/temporary_directory.h"
 
 namespace plait::cuda {
 namespace {
@@ -226,7 +226,7 @@ TEST_F(Compile, ConfigConstantsReachTheKernel) {
 }
 
 TEST_F(Compile, ThreadsThatAskForOneKernelCompileItOnce) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   KernelCache cache(&Nvrtc::get(), {}, SourceSet::embedded(), directory.path("cache"));
   std::vector<std::shared_ptr<const CompiledKernel>> kernels(8);
   std::vector<std::thread> threads;
@@ -241,7 +241,7 @@ TEST_F(Compile, ThreadsThatAskForOneKernelCompileItOnce) {
 }
 
 TEST_F(Compile, ChangedHeaderIsCompiledAgainAndAnUnrelatedOneIsNot) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   auto files = SourceSet::embedded().files();
   const KernelKey key = parse_kernel_key("common read_probe");
   const auto built = [&](const std::map<std::string, std::string, std::less<>>& set) {
@@ -258,7 +258,7 @@ TEST_F(Compile, ChangedHeaderIsCompiledAgainAndAnUnrelatedOneIsNot) {
 }
 
 TEST_F(Compile, CacheServesAMachineWithoutCompiler) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const KernelKey key = parse_kernel_key("common read_probe");
   const CudaVersion version = Nvrtc::get().version();
   KernelCache(&Nvrtc::get(), {}, SourceSet::embedded(), directory.path("cache"))
@@ -273,14 +273,14 @@ TEST_F(Compile, CacheServesAMachineWithoutCompiler) {
 }
 
 TEST_F(Compile, FailureIsNotKept) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   KernelCache cache(&Nvrtc::get(), {}, with_self_test("syntax error"), directory.path("cache"));
   EXPECT_THROW(cache.compiled(self_test_key(), kArch), Error);
   EXPECT_THROW(cache.compiled(self_test_key(), kArch), Error);
 }
 
 TEST_F(Compile, KernelDirectoryReplacesTheEmbeddedSources) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const SourceSet embedded = SourceSet::embedded();
   for (const auto& [name, text] : embedded.files()) {
     const std::filesystem::path path = directory.path(name);

@@ -2,6 +2,7 @@
 //
 // The disk cache with builders that are quick and countable; no compiler, no GPU.
 #include "cuda/jit/disk_cache.h"
+#include "support/temporary_directory.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,7 +20,6 @@
 #include <stdexcept>
 #include <thread>
 
-#include "cuda/temporary_directory.h"
 
 namespace plait::cuda {
 namespace {
@@ -88,7 +88,7 @@ std::string only_entry(const std::string& directory) {
 }
 
 TEST(DiskCache, SecondLookUpComesFromDiskUnchanged) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   DiskCache cache(directory.path("cache"));
   ASSERT_EQ(cache.reason(), "");
   const CompiledKernel built = cache.get_or_build(key_of("k"), [] { return kernel_of("code"); });
@@ -104,7 +104,7 @@ TEST(DiskCache, SecondLookUpComesFromDiskUnchanged) {
 }
 
 TEST(DiskCache, DirectoryAndEntriesArePrivate) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   DiskCache cache(directory.path("a/b/cache"));
   cache.get_or_build(key_of("k"), [] { return kernel_of("code"); });
   struct stat info {};
@@ -140,7 +140,7 @@ TEST(DiskCache, EveryInputChangesTheKey) {
 }
 
 TEST(DiskCache, SameSymbolWithTwoSourcesKeepsBoth) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   DiskCache cache(directory.path("cache"));
   cache.get_or_build(key_of("first"), [] { return kernel_of("1"); });
   cache.get_or_build(key_of("second"), [] { return kernel_of("2"); });
@@ -150,7 +150,7 @@ TEST(DiskCache, SameSymbolWithTwoSourcesKeepsBoth) {
 }
 
 TEST(DiskCache, AnyDamageIsRecognisedAndBuiltAgain) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const DiskKey key = key_of("k");
   const std::vector<char> good = encode_entry(key, kernel_of("some machine code"));
   ASSERT_TRUE(decode_entry(key, good).has_value());
@@ -180,7 +180,7 @@ TEST(DiskCache, AnyDamageIsRecognisedAndBuiltAgain) {
 }
 
 TEST(DiskCache, EightProcessesBuildOneKeyOnce) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   std::vector<pid_t> children;
   for (int process = 0; process < 8; ++process) {
     children.push_back(in_child([&] {
@@ -199,7 +199,7 @@ TEST(DiskCache, EightProcessesBuildOneKeyOnce) {
 }
 
 TEST(DiskCache, EightProcessesBuildDifferentKeysAtTheSameTime) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   std::vector<pid_t> children;
   for (int process = 0; process < 8; ++process) {
     children.push_back(in_child([&] {
@@ -222,7 +222,7 @@ TEST(DiskCache, EightProcessesBuildDifferentKeysAtTheSameTime) {
 }
 
 TEST(DiskCache, KilledBuilderBlocksNobody) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   int ready[2] = {};
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t builder = in_child([&] {
@@ -254,7 +254,7 @@ TEST(DiskCache, KilledBuilderBlocksNobody) {
 }
 
 TEST(DiskCache, FailedBuildPassesItsErrorOnAndLetsTheNextTry) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   DiskCache cache(directory.path("cache"));
   EXPECT_THROW(
       cache.get_or_build(key_of("k"), []() -> CompiledKernel { throw std::runtime_error("no"); }),
@@ -275,7 +275,7 @@ int as_ordinary_user(const std::string& owned, const std::function<void()>& body
 }
 
 TEST(DiskCache, ReadOnlyDirectoryIsReadAndNotWritten) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   fs::permissions(directory.path(), fs::perms::all);
   fs::create_directory(directory.path("cache"));
   const int status = as_ordinary_user(directory.path("cache"), [&] {
@@ -296,7 +296,7 @@ TEST(DiskCache, ReadOnlyDirectoryIsReadAndNotWritten) {
 }
 
 TEST(DiskCache, FullFileSystemKeepsKernelsInMemory) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   DiskCache cache(directory.path("cache"));
   // A limit on file size stands in for a full disk: the write fails half way.
   const pid_t child = in_child([&] {
@@ -314,7 +314,7 @@ TEST(DiskCache, FullFileSystemKeepsKernelsInMemory) {
 
 TEST(DiskCache, ForeignOwnedDirectoryIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make a directory of another user";
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   fs::create_directory(directory.path("cache"));
   ASSERT_EQ(::chown(directory.path("cache").c_str(), 12345, 12345), 0);
   DiskCache cache(directory.path("cache"));
@@ -325,7 +325,7 @@ TEST(DiskCache, ForeignOwnedDirectoryIsRefused) {
 }
 
 TEST(DiskCache, DirectoryThatOthersCanWriteIsRefused) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   fs::create_directory(directory.path("cache"));
   fs::permissions(directory.path("cache"), fs::perms::all);
   DiskCache cache(directory.path("cache"));
@@ -334,14 +334,14 @@ TEST(DiskCache, DirectoryThatOthersCanWriteIsRefused) {
 }
 
 TEST(DiskCache, FileInPlaceOfTheDirectoryIsRefused) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   std::ofstream(directory.path("cache")) << "x";
   EXPECT_FALSE(DiskCache(directory.path("cache")).readable());
   EXPECT_FALSE(DiskCache("").readable());
 }
 
 TEST(DiskCache, SymbolicLinkIsNotFollowedToAnEntry) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   DiskCache cache(directory.path("cache"));
   cache.get_or_build(key_of("k"), [] { return kernel_of("code"); });
   const std::string entry = only_entry(directory.path("cache"));
@@ -351,7 +351,7 @@ TEST(DiskCache, SymbolicLinkIsNotFollowedToAnEntry) {
 }
 
 TEST(DiskCache, VersionsOfFindsWhatOtherCompilersMade) {
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   DiskCache cache(directory.path("cache"));
   for (const CudaVersion version : {CudaVersion{12, 8}, CudaVersion{13, 0}, CudaVersion{12, 10}}) {
     cache.get_or_build(disk_key(unit_of("k"), version), [] { return kernel_of("code"); });

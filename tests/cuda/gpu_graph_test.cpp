@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <random>
 
@@ -16,6 +15,7 @@
 #include "engine/attention_impl.h"
 #include "plait/attention.h"
 #include "plait/configurations.h"
+#include "support/seed.h"
 
 namespace plait::cuda {
 namespace {
@@ -171,10 +171,9 @@ class GpuGraph : public GpuTest {
 };
 
 TEST_F(GpuGraph, ReplayEqualsEagerBitForBitFor200RandomBatches) {
-  const char* chosen = std::getenv("PLAIT_TEST_SEED");
-  const std::uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : 20261129;
-  SCOPED_TRACE("repro: PLAIT_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  const test::Seed seed(20261129);
+  SCOPED_TRACE(seed.repro());
+  std::mt19937_64 random(seed.value());
   const Engine engine(options_);
   Attention attention(engine, groups_, capacity_, {});
   const TestStream stream(context_);

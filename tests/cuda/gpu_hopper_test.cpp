@@ -8,13 +8,13 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <random>
 
 #include "cuda/gpu_support.h"
 #include "plait/attention.h"
+#include "support/seed.h"
 
 namespace plait::cuda {
 namespace {
@@ -356,10 +356,9 @@ AttentionSpec base_spec(int qo_heads, int kv_heads) {
 }
 
 TEST_F(GpuHopper, RandomBatches) {
-  const char* fixed = std::getenv("PLAIT_TEST_SEED");
-  const std::uint64_t seed = fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : 20261129;
-  std::printf("repro: PLAIT_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
+  const test::Seed seed(20261129);
+  SCOPED_TRACE(seed.repro());
+  std::mt19937_64 random(seed.value());
   const auto pick = [&](auto... values) {
     const std::array list{values...};
     return list[random() % list.size()];

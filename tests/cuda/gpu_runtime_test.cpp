@@ -13,8 +13,8 @@
 #include "cuda/jit/kernel_cache.h"
 #include "cuda/operands.h"
 #include "cuda/staging_ring.h"
-#include "cuda/temporary_directory.h"
 #include "plait/error.h"
+#include "support/temporary_directory.h"
 
 namespace plait::cuda {
 namespace {
@@ -112,7 +112,7 @@ TEST_F(GpuRuntime, LookUpAndWarmLoadAreQuick) {
   EXPECT_LT(nanoseconds, 200.0);
 
   if (Nvrtc::find() == nullptr) return;
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   KernelCache(&Nvrtc::get(), driver().version(), SourceSet::embedded(), directory.path("cache"))
       .compiled(key, cache.arch_of(context_->facts()));
   double fastest = 1;

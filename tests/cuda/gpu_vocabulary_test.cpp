@@ -10,7 +10,6 @@
 #include "core/convert.h"
 #include "cuda/gpu_support.h"
 #include "cuda/jit/kernel_cache.h"
-#include "cuda/temporary_directory.h"
 
 namespace plait::cuda {
 namespace {
@@ -44,6 +43,7 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(float* wide, const float* values, u
 constexpr const char* kProduct = R"(
 #include "cuda/kernels/common/launch_info.h"
 #include "cuda/kernels/device/ptx_sm80.h"
+#include "support/temporary_directory.h"
 PLAIT_LAUNCH_INFO(32, 0, 1, 1);
 using namespace plait::device;
 // c[16][8] = a[16][16] * b[8][16]^T, all row-major; a and b come in by asynchronous copies.
@@ -72,7 +72,7 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(const u16* a, const u16* b, float* 
 class GpuVocabulary : public GpuTest {
  protected:
   void run(const char* body, unsigned grid, void** arguments) {
-    const TemporaryDirectory directory;
+    const test::TemporaryDirectory directory;
     auto files = SourceSet::embedded().files();
     files["cuda/kernels/common/self_test.cu"] = body;
     KernelCache cache(&Nvrtc::get(), driver().version(), SourceSet(std::move(files)),

@@ -8,13 +8,13 @@
 
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
-#include "cuda/temporary_directory.h"
 #include "plait/error.h"
 
 #if __has_include("/usr/local/cuda/include/cuda.h")
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
 #include "/usr/local/cuda/include/cuda.h"
+#include "support/temporary_directory.h"
 #pragma GCC diagnostic pop
 #define PLAIT_HAVE_CUDA_HEADER 1
 #endif
@@ -52,7 +52,7 @@ TEST(Driver, MissingDriverIsAReasonNotACrash) {
 TEST(NvrtcLibrary, BadPathIsNamed) {
   const std::string message = message_of([] { Nvrtc::open("/nowhere/libnvrtc.so", {}); });
   EXPECT_NE(message.find("/nowhere/libnvrtc.so"), std::string::npos) << message;
-  const TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const std::string empty = message_of([&] { Nvrtc::open(directory.path(), {}); });
   EXPECT_NE(empty.find(directory.path()), std::string::npos) << empty;
 }

@@ -190,5 +190,24 @@ TEST_F(MmaCompile, UserVariantsCompileAndTheirErrorsNameTheirLines) {
   }
 }
 
+TEST_F(MmaCompile, AReductionThatIsNotTheSpecsIsAnInvalidArgument) {
+  AttentionSpec spec = spec_of(64, 64);
+  spec.variant.name = "V";
+  for (const Reduction declared : {Reduction::kSoftmax, Reduction::kSum}) {
+    const bool sum = declared == Reduction::kSum;
+    spec.reduction = sum ? Reduction::kSoftmax : Reduction::kSum;
+    spec.variant.source = std::string("struct V : VariantBase { static constexpr ReductionKind ") +
+                          "kReduction = ReductionKind::" + (sum ? "kSum" : "kSoftmax") + "; };";
+    try {
+      check(spec, kChips[2], 0, false);
+      ADD_FAILURE() << "it compiled";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+      EXPECT_EQ(error.field(), "reduction");
+      EXPECT_EQ(error.value(), sum ? "softmax" : "sum");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace plait::cuda

@@ -17,10 +17,10 @@
 #include "cuda/graph_lifetime.h"
 #include "cuda/jit/kernel_cache.h"
 #include "cuda/operands.h"
-#include "cuda/temporary_directory.h"
 #include "cuda_fake/fake_cuda.h"
 #include "plait/error.h"
 #include "plan/planner.h"
+#include "support/temporary_directory.h"
 
 namespace plait::cuda {
 namespace {
@@ -169,7 +169,7 @@ class FakeExecutor : public testing::Test {
     release_parked();
   }
 
-  TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   FakeFamily family_;
   std::optional<KernelCache> kernels_;
   std::shared_ptr<DeviceContext> context_;

@@ -2,7 +2,6 @@
 #include "oracle/safetensors.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include "core/file.h"
 #include "oracle/parse_problem.h"
 #include "support/problems.h"
+#include "support/temporary_directory.h"
 
 namespace plait::oracle {
 namespace {
@@ -36,28 +36,14 @@ bool says(const std::string& message, const std::string& part) {
   return message.find(part) != std::string::npos;
 }
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "plait-test-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string file(const char* name) const { return (path_ / name).string(); }
-  std::filesystem::path path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 TEST(Safetensors, WriteThenRead) {
-  const TemporaryFolder folder;
+  const test::TemporaryDirectory folder;
   HostTensor o = HostTensor::zeros(DType::kBF16, {2, 3}, "o");
   o.fill([](const auto& index) { return static_cast<double>(index[0] * 3 + index[1]); });
   HostTensor lse = HostTensor::zeros(DType::kF32, {2}, "lse");
   const NamedTensor tensors[] = {{"o", &o}, {"lse", &lse}};
-  write_safetensors(folder.file("out"), tensors, "out");
-  const Safetensors back = Safetensors::read(folder.file("out"), "out");
+  write_safetensors(folder.path("out"), tensors, "out");
+  const Safetensors back = Safetensors::read(folder.path("out"), "out");
   ASSERT_EQ(back.entries().size(), 2u);
   const SafetensorsEntry& entry = back.entries().at("o");
   EXPECT_EQ(entry.dtype, "BF16");
@@ -110,13 +96,13 @@ TEST(Safetensors, HostileHeaders) {
 }
 
 TEST(Safetensors, NamedTensorsWithViews) {
-  const TemporaryFolder folder;
+  const test::TemporaryDirectory folder;
   HostTensor flat = HostTensor::zeros(DType::kF32, {100}, "flat");
   flat.fill([](const auto& index) { return static_cast<double>(index[0]); });
   HostTensor ids = HostTensor::zeros(DType::kI32, {4}, "ids");
   const NamedTensor tensors[] = {{"flat", &flat}, {"ids", &ids}};
-  write_safetensors(folder.file("in"), tensors, "in");
-  const Safetensors file = Safetensors::read(folder.file("in"), "tensors");
+  write_safetensors(folder.path("in"), tensors, "in");
+  const Safetensors file = Safetensors::read(folder.path("in"), "tensors");
 
   Json document = test::mean_probe(2, 3, {{"kind", "none"}}, 1, 4);
   document["q"] = {{"name", "flat"}, {"shape", {2, 1, 4}}, {"stride", {10, 4, 1}}, {"offset", 7}};
@@ -144,7 +130,7 @@ TEST(Safetensors, NamedTensorsWithViews) {
 }
 
 TEST(Files, Refusals) {
-  const TemporaryFolder folder;
+  const test::TemporaryDirectory folder;
   const auto code = [](auto&& action) {
     try {
       action();
@@ -153,17 +139,17 @@ TEST(Files, Refusals) {
     }
     return ErrorCode::kInternal;
   };
-  EXPECT_EQ(code([&] { read_file(folder.file("none"), "problem", 10); }), ErrorCode::kIo);
-  EXPECT_EQ(code([&] { read_file(folder.path().string(), "problem", 10); }), ErrorCode::kIo);
+  EXPECT_EQ(code([&] { read_file(folder.path("none"), "problem", 10); }), ErrorCode::kIo);
+  EXPECT_EQ(code([&] { read_file(folder.path(), "problem", 10); }), ErrorCode::kIo);
   EXPECT_EQ(code([&] { read_file("/dev/zero", "problem", 1 << 20); }), ErrorCode::kIo);
   const std::string_view pieces[] = {"one", "two"};
-  EXPECT_EQ(code([&] { write_file_atomic(folder.path().string(), pieces, "out"); }),
+  EXPECT_EQ(code([&] { write_file_atomic(folder.path(), pieces, "out"); }),
             ErrorCode::kIo);
-  EXPECT_EQ(code([&] { write_file_atomic(folder.file("no/such"), pieces, "out"); }),
+  EXPECT_EQ(code([&] { write_file_atomic(folder.path("no/such"), pieces, "out"); }),
             ErrorCode::kIo);
-  write_file_atomic(folder.file("new"), pieces, "out");
-  EXPECT_EQ(read_file(folder.file("new"), "out", 10), "onetwo");
-  EXPECT_EQ(code([&] { read_file(folder.file("new"), "out", 5); }), ErrorCode::kIo);
+  write_file_atomic(folder.path("new"), pieces, "out");
+  EXPECT_EQ(read_file(folder.path("new"), "out", 10), "onetwo");
+  EXPECT_EQ(code([&] { read_file(folder.path("new"), "out", 5); }), ErrorCode::kIo);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "serve/atomic_file.h"
 #include "serve/summary.h"
 #include "serve/svg_plot.h"
+#include "support/temporary_directory.h"
 
 namespace plait::serve {
 namespace {
@@ -171,23 +171,20 @@ TEST(Axis, CoversItsValuesWithRoundEnds) {
 }
 
 TEST(AtomicFile, WritesTheWholeFileAndLeavesNothingElse) {
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / ("plait_atomic_" + std::to_string(::getpid()));
-  std::filesystem::create_directory(folder);
-  const std::string path = (folder / "report.json").string();
+  const test::TemporaryDirectory folder;
+  const std::string path = folder.path("report.json");
   const AtomicFile file(path, "json");
-  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   file.write("first");
   file.write("second");
   std::ifstream in(path);
   std::stringstream content;
   content << in.rdbuf();
   EXPECT_EQ(content.str(), "second");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
   struct stat info {};
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0600U, 0600U);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(AtomicFile, RefusesUnwritablePathsUpFront) {

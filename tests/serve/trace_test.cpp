@@ -3,12 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <sstream>
 #include <string>
 
 #include "plait/error.h"
+#include "support/paths.h"
 
 namespace plait::serve {
 namespace {
@@ -173,14 +174,14 @@ TEST(TraceFile, RefusesWhatCannotBeOpened) {
 }
 
 TEST(TraceFile, ReadsThePublishedTracesWhole) {
-  const char* folder = std::getenv("PLAIT_TRACES");
-  if (folder == nullptr) GTEST_SKIP() << "PLAIT_TRACES does not name a folder with traces";
+  const std::filesystem::path folder = test::traces_dir();
+  if (folder.empty()) GTEST_SKIP() << "PLAIT_TRACES does not name a folder with traces";
   const Trace conversation =
-      read_trace_file(std::string(folder) + "/mooncake_conversation.jsonl", TraceFormat::kAuto, 0);
+      read_trace_file(folder / "mooncake_conversation.jsonl", TraceFormat::kAuto, 0);
   EXPECT_EQ(conversation.requests.size(), 12031U);
   EXPECT_EQ(conversation.requests.back().arrival_ns, 3536999 * std::int64_t{1'000'000});
   const Trace azure_trace =
-      read_trace_file(std::string(folder) + "/azure_conv_2023.csv", TraceFormat::kAuto, 0);
+      read_trace_file(folder / "azure_conv_2023.csv", TraceFormat::kAuto, 0);
   EXPECT_EQ(azure_trace.requests.size(), 19366U);
   EXPECT_EQ(azure_trace.requests.back().output_tokens, 183);
 }

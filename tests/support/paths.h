@@ -4,15 +4,16 @@
 // can be copied to another machine and run there.
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
+
+#include "core/environment.h"
 
 namespace plait::test {
 
 inline std::filesystem::path path_from(const char* variable, const char* built_in) {
-  const char* value = std::getenv(variable);
-  return value != nullptr && *value != '\0' ? value : built_in;
+  const std::string value = environment(variable);
+  return value.empty() ? built_in : value;
 }
 
 /// Root of the source tree; PLAIT_TEST_SOURCE_DIR overrides it.

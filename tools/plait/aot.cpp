@@ -3,7 +3,6 @@
 // plait aot: compiles kernels ahead of time into a cache directory, on a machine without a GPU too;
 // with --check, the test that CI runs on every kernel of the default set.
 #if PLAIT_WITH_CUDA
-#include <stdlib.h>
 #include <time.h>
 
 #include <algorithm>
@@ -12,14 +11,16 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "core/file.h"
+#include "core/temporary_directory.h"
 #include "cuda/jit/compiler.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/kernel_cache.h"
@@ -43,6 +44,7 @@ using cuda::SourceSet;
 constexpr double kSlowestCompile = 3.0;  // seconds of one core
 constexpr double kMedianCompile = 1.5;
 constexpr double kSlowestWarmLoad = 0.005;  // seconds
+constexpr std::int64_t kLargestSet = std::int64_t{1} << 24;  // bytes of a file of kernel keys
 
 struct Options {
   std::string arch;
@@ -74,13 +76,7 @@ double thread_seconds() {
 
 std::vector<KernelKey> requested_keys(const Options& options, const SourceSet& sources) {
   if (options.set == "default") return cuda::default_kernel_set(sources);
-  std::ifstream stream(options.set, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(stream)),
-                         std::istreambuf_iterator<char>());
-  if (!stream.is_open() || stream.bad()) {
-    throw Error(ErrorCode::kIo, "--set", options.set, "default, or a readable file of kernel keys");
-  }
-  return cuda::parse_kernel_set(text, options.set);
+  return cuda::parse_kernel_set(read_file(options.set, "--set", kLargestSet), options.set);
 }
 
 std::vector<Arch> requested_archs(const Options& options, const Nvrtc& nvrtc) {
@@ -210,10 +206,8 @@ void write_budgets(const std::vector<Job>& jobs, const std::string& directory, c
   }
   for (const auto& [family, text] : tables) {
     const std::string path = directory + "/cuda/kernels/" + family + "/budget.txt";
-    std::ofstream stream(path, std::ios::binary);
-    stream << text;
-    stream.close();
-    if (!stream) throw Error(ErrorCode::kIo, "--write-budgets", path, "a file that can be written");
+    const std::string_view pieces[] = {text};
+    write_file_atomic(path, pieces, "--write-budgets");
     std::printf("wrote %s\n", path.c_str());
   }
 }
@@ -230,36 +224,15 @@ std::vector<Job> make_jobs(const std::vector<KernelKey>& keys, const std::vector
   return jobs;
 }
 
-/// Where entries go: --out, or the user's cache; --check alone measures and leaves nothing behind.
-class OutputDirectory {
- public:
-  explicit OutputDirectory(const Options& options) {
-    path_ = options.out.empty() ? DiskCache::default_directory() : options.out;
-    if (!options.check || !options.out.empty()) return;
-    std::string pattern = (std::filesystem::temp_directory_path() / "plait-aot-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      throw Error(ErrorCode::kIo, "temporary directory", pattern, "one that can be created");
-    }
-    path_ = pattern;
-    temporary_ = true;
-  }
-  ~OutputDirectory() {
-    std::error_code ignored;
-    if (temporary_) std::filesystem::remove_all(path_, ignored);
-  }
-  OutputDirectory(const OutputDirectory&) = delete;
-  OutputDirectory& operator=(const OutputDirectory&) = delete;
-  const std::string& path() const noexcept { return path_; }
-
- private:
-  std::string path_;
-  bool temporary_ = false;
-};
-
 int run_jobs(const Options& options, std::vector<Job>& jobs, const SourceSet& sources,
              const Nvrtc& nvrtc) {
-  const OutputDirectory output(options);
-  DiskCache cache(output.path());
+  // --check alone measures and leaves nothing behind.
+  std::optional<TemporaryDirectory> scratch;
+  std::string directory = options.out.empty() ? DiskCache::default_directory() : options.out;
+  if (options.check && options.out.empty()) {
+    directory = scratch.emplace(std::filesystem::temp_directory_path() / "plait-aot-").path();
+  }
+  DiskCache cache(directory);
   if (!cache.writable() && !options.check) {
     throw Error(ErrorCode::kIo, "--out", cache.reason(), "a directory that can be written");
   }

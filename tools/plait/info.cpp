@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/environment.h"
 #include "cpu/kernel_table.h"
 #include "plait/error.h"
 #include "plait/options.h"
@@ -82,7 +83,7 @@ void print_cuda() {
   std::string state = cache.writable() ? "" : cache.readable() ? " (read only)" : " (off)";
   if (!cache.reason().empty()) state += ": " + cache.reason();
   print_line("kernel cache", cache.directory() + state);
-  const std::string sources = cuda::environment("PLAIT_KERNEL_DIR");
+  const std::string sources = environment("PLAIT_KERNEL_DIR");
   print_line("kernel source", sources.empty() ? "embedded" : sources + " (PLAIT_KERNEL_DIR)");
   if (driver == nullptr) return;
   for (int device = 0; device < driver->device_count(); ++device) {

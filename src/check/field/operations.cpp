@@ -3,6 +3,7 @@
 // States and their merge, appending to a cache.
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "check/compare.h"
 #include "check/field/cases.h"
@@ -176,12 +177,57 @@ void append_saturates(const FieldRun& run) {
   }
 }
 
+// A scale of 1/3 makes quotients that lie just beside ties of the cache's dtype and on them once
+// they are rounded to f32. Every backend divides in f32 first, so all write the same words.
+void append_divides_in_f32(const FieldRun& run) {
+  constexpr float kScale = 1.0F / 3.0F;
+  constexpr std::int64_t kTokens = 64;
+  HostTensor k = HostTensor::zeros(DType::kF32, {kTokens, 1, 64}, "k");
+  std::uint64_t state = 1;
+  std::int64_t told_apart = 0;
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2, DType::kF16, DType::kBF16}) {
+    // Ties between two neighbours of the dtype, times the scale, rounded to f32.
+    const std::uint32_t largest = size_of(dtype) == 1 ? 0x70U : 0x7000U;
+    k.fill([&](const auto&) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      const auto low = static_cast<std::uint32_t>((state >> 33) % largest);
+      const double tie = (decode(dtype, low) + decode(dtype, low + 1)) / 2;
+      return static_cast<double>(static_cast<float>(tie * static_cast<double>(kScale)));
+    });
+    const std::vector<std::int64_t> batch(kTokens, 0);
+    std::vector<std::int64_t> position(kTokens);
+    std::iota(position.begin(), position.end(), 0);
+    const std::vector<std::int64_t> indptr{0, 1};
+    const std::vector<std::int64_t> ids{0};
+    const Engine engine = run.engine();
+    const auto memory = run.memory();
+    const std::int64_t cache_shape[] = {1, kTokens, 1, 64};
+    const Tensor k_cache = memory->output(dtype, cache_shape);
+    const Tensor v_cache = memory->output(dtype, cache_shape);
+    append_paged_kv(engine, memory->place(k), memory->place(k), memory->place_i32(batch),
+                    memory->place_i32(position), memory->place_i32(indptr), memory->place_i32(ids),
+                    k_cache, v_cache, KvLayout::kNhd, kScale, kScale);
+    const HostTensor cache = memory->fetch(k_cache);
+    for (std::int64_t n = 0; n < kTokens * 64; ++n) {
+      const auto value = static_cast<float>(k.load(n));
+      const double once = static_cast<double>(value) / static_cast<double>(kScale);
+      const auto quotient = static_cast<double>(value / kScale);
+      const double expected = decode(dtype, encode(dtype, quotient, overflow_of(dtype)));
+      if (expected != decode(dtype, encode(dtype, once, overflow_of(dtype)))) ++told_apart;
+      run.expect_near(cache.load(n), expected, 0,
+                      std::string(to_string(dtype)) + " of " + std::to_string(value));
+    }
+  }
+  run.expect(told_apart > 0, "some values tell one rounding from two");
+}
+
 constexpr FieldCase kCases[] = {
     {2, "merge_with_the_state_of_no_keys", merge_with_empty},
     {3, "merge_of_two_empty_states", merge_of_two_empty},
     {3, "merge_in_place_and_masked", merge_in_place_and_masked},
     {8, "lse_is_natural", natural_base},
     {23, "append_saturates", append_saturates},
+    {23, "append_divides_in_f32", append_divides_in_f32},
 };
 
 }  // namespace

@@ -14,6 +14,11 @@
 
 #include "core/device/portable.h"
 
+/// How a kernel's compiler says that the spec asks for the other reduction; the host looks for it
+/// in the log.
+#define PLAIT_VARIANT_DECLARES_SUM "the variant declares a sum, the spec a softmax"
+#define PLAIT_VARIANT_DECLARES_SOFTMAX "the variant declares a softmax, the spec a sum"
+
 namespace plait::device {
 
 enum class ReductionKind : i32 { kSoftmax, kSum };

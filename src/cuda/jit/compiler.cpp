@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/device/variant.h"
+#include "core/variant_text.h"
 #include "cuda/jit/generate.h"
 #include "cuda/jit/resources.h"
 #include "plait/error.h"
@@ -130,6 +132,9 @@ CompiledKernel compile(const Nvrtc& nvrtc, const CompileUnit& unit) {
   const NvrtcResult result = program.compile(unit.flags);
   const std::string log = program.log();
   if (result != 0) {
+    const auto says = [&](const char* text) { return log.find(text) != std::string::npos; };
+    if (says(PLAIT_VARIANT_DECLARES_SUM)) refuse_reduction(Reduction::kSum);
+    if (says(PLAIT_VARIANT_DECLARES_SOFTMAX)) refuse_reduction(Reduction::kSoftmax);
     throw Error(ErrorCode::kCompile, unit.symbol,
                 std::string(nvrtc.get_error_string(result)) + "\n" + log,
                 "a source that NVRTC " + to_string(nvrtc.version()) + " compiles");

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "core/embedded_file.h"
-#include "cuda/shared_library.h"
+#include "core/environment.h"
+#include "core/file.h"
 #include "plait/error.h"
 
 namespace plait::embedded {
@@ -21,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::int64_t kLargestSource = std::int64_t{1} << 24;  // bytes of a file
 constexpr const char* kFolders[] = {"core/device", "cuda/kernels"};
 
 bool is_source(const fs::path& path) {
@@ -88,12 +88,8 @@ SourceSet SourceSet::from_directory(const std::string& directory) {
     for (fs::recursive_directory_iterator entry(root, error), end; !error && entry != end;
          entry.increment(error)) {
       if (!entry->is_regular_file(error) || !is_source(entry->path())) continue;
-      std::ifstream stream(entry->path(), std::ios::binary);
-      std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-      if (!stream) {
-        throw Error(ErrorCode::kIo, "PLAIT_KERNEL_DIR", entry->path().string(), "a readable file");
-      }
-      files.emplace(fs::relative(entry->path(), directory).generic_string(), std::move(text));
+      files.emplace(fs::relative(entry->path(), directory).generic_string(),
+                    read_file(entry->path().string(), "PLAIT_KERNEL_DIR", kLargestSource));
     }
     if (error) {
       throw Error(ErrorCode::kIo, "PLAIT_KERNEL_DIR", root.string() + " (" + error.message() + ")",

@@ -63,8 +63,10 @@ struct HookSet {
 template <>
 struct HookSet<true> {
   using V = ::plait_user::Variant;
-  static_assert((V::kReduction == ReductionKind::kSum) == Config::kSumReduction,
-                "the variant's reduction differs from the spec's");
+  static_assert(V::kReduction != ReductionKind::kSum || Config::kSumReduction,
+                PLAIT_VARIANT_DECLARES_SUM);
+  static_assert(V::kReduction == ReductionKind::kSum || !Config::kSumReduction,
+                PLAIT_VARIANT_DECLARES_SOFTMAX);
   static constexpr bool kHasQuery = V::kHasQuery;
   static constexpr bool kHasKey = V::kHasKey;
   static constexpr bool kHasLogits = V::kHasLogits;

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "core/variant_text.h"
+
 namespace plait::cuda::mma {
 
 std::string variant_source(const VariantSpec& variant) {
@@ -10,15 +12,8 @@ std::string variant_source(const VariantSpec& variant) {
   std::string text =
       "#pragma once\n"
       "#include \"core/device/variant.h\"\n"
-      "#define PLAIT_USER_VARIANT 1\n"
-      "namespace plait_user {\n"
-      "using namespace plait::device;\n"
-      "struct Params {\n";
-  for (const VariantParam& param : variant.params) {
-    text += std::string(param.is_array ? "  const float* " : "  float ") + param.name + ";\n";
-  }
-  text += "};\n#line 1 \"variant.source\"\n" + variant.source + "\n#line 1 \"user_variant.h\"\n";
-  text += "using Variant = " + variant.name + ";\n";
+      "#define PLAIT_USER_VARIANT 1\n" +
+      variant_text(variant);
   // In declaration order: a scalar's bits, or an array's address.
   text +=
       "__device__ __forceinline__ Params load(const unsigned long long* values) {\n"
