@@ -34,7 +34,7 @@ class Operands {
   const oracle::Problem& problem_;
   AttentionSpec spec_;
   OwnedBatch arrays_;
-  Batch batch_;  // over them
+  Batch batch_;                         // over them
   std::vector<oracle::Ints> page_ids_;  // per view; none if ragged
   oracle::HostTensor k_;
   oracle::HostTensor v_;

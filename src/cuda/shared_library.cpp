@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 
-
 namespace plait::cuda {
 
 std::string to_string(const std::vector<LibraryAttempt>& attempts) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <string>
@@ -12,6 +11,7 @@
 #include "check/operand_memory.h"
 #include "check/random.h"
 #include "plait/ops.h"
+#include "support/seed.h"
 
 namespace plait::check {
 namespace {
@@ -46,10 +46,9 @@ class GpuOperations : public testing::Test {
     } catch (const Error& error) {
       GTEST_SKIP() << "no CUDA device: " << error.what();
     }
-    const char* fixed = std::getenv("PLAIT_TEST_SEED");
-    const std::uint64_t seed = fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : 20261130;
-    std::printf("repro: PLAIT_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-    random_ = Random(seed);
+    const test::Seed seed(20261130);
+    std::printf("%s\n", seed.repro().c_str());
+    random_ = Random(seed.value());
   }
 
   static std::vector<HostTensor> outputs_on(DeviceKind kind, const Run& run) {

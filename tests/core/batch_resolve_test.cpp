@@ -104,7 +104,8 @@ TEST(Spec, NumbersThatF32CannotHoldAreRefused) {
 TEST(Spec, NamesOfAVariantAreIdentifiers) {
   AttentionSpec spec = paged_spec(MaskKind::kNone);
   const auto field = [&](std::string name, std::string param) -> std::string {
-    spec.variant = {std::move(name), "struct V : VariantBase {};", {{std::move(param), false, {1}}}};
+    spec.variant = {
+        std::move(name), "struct V : VariantBase {};", {{std::move(param), false, {1}}}};
     try {
       validate(spec);
     } catch (const Error& error) {

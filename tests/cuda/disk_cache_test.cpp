@@ -20,7 +20,6 @@
 #include <stdexcept>
 #include <thread>
 
-
 namespace plait::cuda {
 namespace {
 

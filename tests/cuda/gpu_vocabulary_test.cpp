@@ -10,6 +10,7 @@
 #include "core/convert.h"
 #include "cuda/gpu_support.h"
 #include "cuda/jit/kernel_cache.h"
+#include "support/temporary_directory.h"
 
 namespace plait::cuda {
 namespace {
@@ -43,7 +44,6 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(float* wide, const float* values, u
 constexpr const char* kProduct = R"(
 #include "cuda/kernels/common/launch_info.h"
 #include "cuda/kernels/device/ptx_sm80.h"
-#include "support/temporary_directory.h"
 PLAIT_LAUNCH_INFO(32, 0, 1, 1);
 using namespace plait::device;
 // c[16][8] = a[16][16] * b[8][16]^T, all row-major; a and b come in by asynchronous copies.

@@ -11,8 +11,8 @@
 #include "cuda/device.h"
 #include "cuda/jit/kernel_cache.h"
 #include "cuda/jit/loaded_kernel.h"
-#include "cuda/temporary_directory.h"
 #include "plait/error.h"
+#include "support/temporary_directory.h"
 
 namespace plait::cuda {
 namespace {
@@ -28,7 +28,7 @@ class Emulator : public testing::Test {
   /// Runs two blocks of 64 threads and 1 KiB of shared memory, `words`; `out` has a word for each
   /// thread. Returns what the launch was refused for.
   std::string run(const std::string& body) {
-    const TemporaryDirectory directory;
+    const test::TemporaryDirectory directory;
     auto files = SourceSet::embedded().files();
     files["cuda/kernels/common/self_test.cu"] =
         "#include \"cuda/kernels/common/launch_info.h\"\n"

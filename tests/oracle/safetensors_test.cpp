@@ -143,8 +143,7 @@ TEST(Files, Refusals) {
   EXPECT_EQ(code([&] { read_file(folder.path(), "problem", 10); }), ErrorCode::kIo);
   EXPECT_EQ(code([&] { read_file("/dev/zero", "problem", 1 << 20); }), ErrorCode::kIo);
   const std::string_view pieces[] = {"one", "two"};
-  EXPECT_EQ(code([&] { write_file_atomic(folder.path(), pieces, "out"); }),
-            ErrorCode::kIo);
+  EXPECT_EQ(code([&] { write_file_atomic(folder.path(), pieces, "out"); }), ErrorCode::kIo);
   EXPECT_EQ(code([&] { write_file_atomic(folder.path("no/such"), pieces, "out"); }),
             ErrorCode::kIo);
   write_file_atomic(folder.path("new"), pieces, "out");

@@ -180,8 +180,7 @@ TEST(TraceFile, ReadsThePublishedTracesWhole) {
       read_trace_file(folder / "mooncake_conversation.jsonl", TraceFormat::kAuto, 0);
   EXPECT_EQ(conversation.requests.size(), 12031U);
   EXPECT_EQ(conversation.requests.back().arrival_ns, 3536999 * std::int64_t{1'000'000});
-  const Trace azure_trace =
-      read_trace_file(folder / "azure_conv_2023.csv", TraceFormat::kAuto, 0);
+  const Trace azure_trace = read_trace_file(folder / "azure_conv_2023.csv", TraceFormat::kAuto, 0);
   EXPECT_EQ(azure_trace.requests.size(), 19366U);
   EXPECT_EQ(azure_trace.requests.back().output_tokens, 183);
 }

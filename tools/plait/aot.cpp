@@ -43,7 +43,7 @@ using cuda::SourceSet;
 
 constexpr double kSlowestCompile = 3.0;  // seconds of one core
 constexpr double kMedianCompile = 1.5;
-constexpr double kSlowestWarmLoad = 0.005;  // seconds
+constexpr double kSlowestWarmLoad = 0.005;                   // seconds
 constexpr std::int64_t kLargestSet = std::int64_t{1} << 24;  // bytes of a file of kernel keys
 
 struct Options {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/environment.h"
 #include "cuda/shared_library.h"
 #include "plait/error.h"
 
@@ -25,7 +26,7 @@ void check(int status, const char* call) {
 }  // namespace
 
 MatrixProduct::MatrixProduct(CudaTimer& timer) : timer_(timer) {
-  const std::string file = cuda::environment("PLAIT_CUBLAS");
+  const std::string file = environment("PLAIT_CUBLAS");
   std::vector<std::string> candidates{"libcublas.so.13", "libcublas.so.12"};
   if (!file.empty()) candidates = {file};
   std::vector<cuda::LibraryAttempt> attempts;
