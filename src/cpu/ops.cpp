@@ -4,7 +4,10 @@
 // caller; indices are checked here, before anything is written.
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -151,8 +154,8 @@ class CpuOperations final : public Operations {
                   Stream) override {
     const std::int64_t heads = x.shape[1];
     const int dim = static_cast<int>(x.shape[2]);
-    // One position serves all heads of a token, so no table of positions is worth building.
-    const RopeTable table(rope, dim, 0);
+    const std::shared_ptr<const RopeTable> kept = table_for(rope, dim);
+    const RopeTable& table = *kept;
     for_rows(x.shape[0], heads * dim, dim, [&](std::int64_t token, Buffers buffers) {
       float* cos = buffers.b;
       float* sin = cos + table.half();
@@ -166,6 +169,19 @@ class CpuOperations final : public Operations {
   }
 
  private:
+  /// The layers of a model rotate alike, and making a table takes longer than rotating a decode
+  /// batch: the last few are kept.
+  std::shared_ptr<const RopeTable> table_for(const RopeSpec& rope, int dim) {
+    const std::scoped_lock lock(tables_mutex_);
+    for (const KeptTable& kept : tables_) {
+      if (kept.rope == rope && kept.dim == dim) return kept.table;
+    }
+    if (tables_.size() == kKeptTables) tables_.pop_front();
+    tables_.push_back(
+        {rope, dim, std::make_shared<const RopeTable>(rope, dim, kTabulatedPositions)});
+    return tables_.back().table;
+  }
+
   /// Two rows of a thread's own.
   struct Buffers {
     float* a;
@@ -255,8 +271,18 @@ class CpuOperations final : public Operations {
     }
   }
 
+  struct KeptTable {
+    RopeSpec rope;
+    int dim;
+    std::shared_ptr<const RopeTable> table;
+  };
+  static constexpr std::size_t kKeptTables = 8;
+  static constexpr std::int64_t kTabulatedPositions = 1 << 17;  // later ones are computed
+
   const KernelTable& kernels_;
   std::shared_ptr<ThreadPool> pool_;
+  std::mutex tables_mutex_;
+  std::deque<KeptTable> tables_;
 };
 
 }  // namespace

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
+
+#include "core/rope_frequency.h"
 
 namespace plait::cpu {
 namespace {
@@ -12,27 +13,6 @@ namespace {
 constexpr std::int64_t kMaxTabulated = std::int64_t{1} << 20;
 
 }  // namespace
-
-std::vector<double> rope_frequencies(const RopeSpec& spec, std::int32_t head_dim) {
-  const std::int32_t rotary = spec.rotary_dim == 0 ? head_dim : spec.rotary_dim;
-  std::vector<double> frequency(static_cast<std::size_t>(rotary / 2));
-  for (std::size_t i = 0; i < frequency.size(); ++i) {
-    double f = std::pow(spec.theta, -2.0 * static_cast<double>(i) / rotary);
-    if (spec.scaling == RopeScalingKind::kLinear) {
-      f /= spec.factor;
-    } else if (spec.scaling == RopeScalingKind::kLlama31) {
-      // Long wavelengths are stretched by `factor`, short ones kept, those between interpolated.
-      const double turns =
-          static_cast<double>(spec.original_max_position) * f / (2.0 * std::numbers::pi);
-      const double kept = std::clamp(
-          (turns - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor), 0.0,
-          1.0);
-      f = (1.0 - kept) * f / spec.factor + kept * f;
-    }
-    frequency[i] = f;
-  }
-  return frequency;
-}
 
 RopeTable::RopeTable(const RopeSpec& spec, std::int32_t head_dim, std::int64_t positions)
     : kind_(spec.kind), frequency_(rope_frequencies(spec, head_dim)) {

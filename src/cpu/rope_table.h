@@ -38,7 +38,4 @@ class RopeTable {
   std::vector<float> fine_;        // [kFine][cos, sin][half]
 };
 
-/// Radians per position of pair i, with scaling applied.
-std::vector<double> rope_frequencies(const RopeSpec& spec, std::int32_t head_dim);
-
 }  // namespace plait::cpu

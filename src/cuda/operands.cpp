@@ -5,7 +5,7 @@
 #include <bit>
 #include <string>
 
-#include "cuda/rope_table.h"
+#include "core/rope_frequency.h"
 #include "plait/error.h"
 
 namespace plait::cuda {

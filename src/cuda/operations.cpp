@@ -14,6 +14,7 @@
 #include "cuda/jit/kernel_cache.h"
 #include "cuda/kernels/common/op_params.h"
 #include "cuda/operands.h"
+#include "core/rope_frequency.h"
 #include "cuda/rope_table.h"
 #include "plait/error.h"
 

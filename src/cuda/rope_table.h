@@ -11,7 +11,4 @@ namespace plait::cuda {
 /// float alternating, rotary_dim / 2 pairs. Empty without rope.
 std::vector<float> rope_turns(const RopeSpec& rope, int head_dim);
 
-/// RopeSpec::rotary_dim with its default filled in.
-int effective_rotary_dim(const RopeSpec& rope, int head_dim);
-
 }  // namespace plait::cuda
