@@ -81,6 +81,17 @@ void offsets_beyond_32_bits(const FieldRun& run) {
     oracle::Problem high = at_page(run, document, pool.page);
     run.expect_same_bits(low, run.run(high), "page " + std::to_string(pool.page));
   }
+  // The query side: the second row lies 2^31 elements and more behind the first.
+  const Json document = paged({{1, 1}, {5, 9}, 2, 1, 64, 64, 4, "bf16", "f32"});
+  const oracle::Problem near = run.parse(document);
+  oracle::Problem far = near;
+  constexpr std::int64_t kStride = (std::int64_t{1} << 31) + 64;
+  far.q = oracle::HostTensor::zeros(DType::kBF16, {kStride + 2 * 64}, "q");
+  far.q.shape = near.q.shape;
+  far.q.strides = {kStride, 64, 1};
+  std::int64_t n = 0;
+  far.q.fill([&](const auto&) { return near.q.load(n++); });
+  run.expect_same_bits(run.run(near), run.run(far), "rows of q 2^31 elements apart");
 }
 
 void strides_are_honoured(const FieldRun& run) {
@@ -194,6 +205,12 @@ void misaligned_rows(const FieldRun& run) {
     document["kv"][pool]["offset"] = 1;
   }
   run.run_right(document, "rows of 94 bytes from byte 2");
+  // Rows of whole vectors in pools that begin 16 bytes, and one element, past an aligned address.
+  for (const std::int64_t offset : {8, 1}) {
+    Json shifted = paged({{1, 2}, {6, 3}, 2, 2, 128, 128, 4, "bf16", "f32"});
+    for (const char* pool : {"k_cache", "v_cache"}) shifted["kv"][pool]["offset"] = offset;
+    run.run_right(shifted, "pools from byte " + std::to_string(2 * offset));
+  }
 }
 
 void different_value_dim(const FieldRun& run) {

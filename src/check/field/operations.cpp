@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "check/compare.h"
 #include "check/field/cases.h"
@@ -177,6 +178,52 @@ void append_saturates(const FieldRun& run) {
   }
 }
 
+// Each index tensor of an append as 64-bit words, which read as 32-bit ones put a zero behind every
+// index, and as every second element of a wider list: both are refused by name, and nothing is
+// written.
+void append_index_dtypes(const FieldRun& run) {
+  const Engine engine = run.engine();
+  const auto memory = run.memory();
+  HostTensor k = HostTensor::zeros(DType::kF32, {2, 1, 64}, "k");
+  k.fill([](const auto& index) { return 1.0 + static_cast<double>(index[0]); });
+  const std::int64_t cache_shape[] = {2, 2, 1, 64};
+  const Tensor k_cache = memory->output(DType::kF32, cache_shape);
+  const Tensor v_cache = memory->output(DType::kF32, cache_shape);
+  const std::pair<const char*, std::vector<std::int64_t>> indices[] = {
+      {"batch_indices", {0, 1}},
+      {"positions", {1, 0}},
+      {"page_indptr", {0, 1, 2}},
+      {"page_ids", {1, 0}},
+  };
+  const auto append = [&](const std::vector<Tensor>& t) {
+    append_paged_kv(engine, memory->place(k), memory->place(k), t[0], t[1], t[2], t[3], k_cache,
+                    v_cache, KvLayout::kNhd);
+  };
+  std::vector<Tensor> right;
+  for (const auto& [name, values] : indices) right.push_back(memory->place_i32(values));
+  for (std::size_t n = 0; n < right.size(); ++n) {
+    const auto& [name, values] = indices[n];
+    std::vector<std::int64_t> spread;
+    for (const std::int64_t value : values) spread.insert(spread.end(), {value, 0});
+    std::vector<Tensor> wide = right;
+    wide[n] = memory->place_i32(spread);
+    wide[n].shape[0] = right[n].shape[0];
+    std::vector<Tensor> strided = wide;
+    wide[n].dtype = DType::kI64;
+    strided[n].strides[0] = 2;
+    run.expect_error([&] { append(wide); }, name, std::string("64-bit ") + name);
+    run.expect_error([&] { append(strided); }, name, std::string("strided ") + name);
+  }
+  const HostTensor untouched = memory->fetch(k_cache);
+  for (std::int64_t n = 0; n < untouched.size(); ++n) {
+    run.expect(std::isnan(untouched.load(n)), "a refused append writes nothing");
+  }
+  append(right);
+  const HostTensor cache = memory->fetch(k_cache);
+  run.expect_near(cache.load(3 * 64), 1, 0, "request 0, position 1: slot 1 of page 1");
+  run.expect_near(cache.load(0), 2, 0, "request 1, position 0: slot 0 of page 0");
+}
+
 // A scale of 1/3 makes quotients that lie just beside ties of the cache's dtype and on them once
 // they are rounded to f32. Every backend divides in f32 first, so all write the same words.
 void append_divides_in_f32(const FieldRun& run) {
@@ -226,6 +273,7 @@ constexpr FieldCase kCases[] = {
     {3, "merge_of_two_empty_states", merge_of_two_empty},
     {3, "merge_in_place_and_masked", merge_in_place_and_masked},
     {8, "lse_is_natural", natural_base},
+    {10, "append_index_dtypes", append_index_dtypes},
     {23, "append_saturates", append_saturates},
     {23, "append_divides_in_f32", append_divides_in_f32},
 };

@@ -300,8 +300,8 @@ void automatic_splits(const FieldRun& run) {
   Json unsplit = document;
   unsplit["plan"] = {{"policy", "unsplit"}};
   Session whole(run, unsplit, capacity_for(1, 2049));
-  // Every length below 100, then a stride that meets all residues of the page size.
-  for (std::int64_t keys = 1; keys <= 2049; keys += keys < 100 ? 1 : 57) {
+  // Every length up to 16 pages, then a stride that meets all residues of the page size.
+  for (std::int64_t keys = 1; keys <= 2049; keys += keys < 260 ? 1 : 13) {
     const Json step = paged(decode(keys));
     const RunResult one = whole.step(step);
     const RunResult split = session.step(step);
