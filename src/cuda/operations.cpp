@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/rope_frequency.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/jit/kernel_cache.h"
 #include "cuda/kernels/common/op_params.h"
 #include "cuda/operands.h"
-#include "core/rope_frequency.h"
 #include "cuda/rope_table.h"
 #include "plait/error.h"
 
