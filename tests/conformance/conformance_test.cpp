@@ -10,13 +10,13 @@
 #include "check/check_problem.h"
 #include "check/compare.h"
 #include "check/generate.h"
-#include "check/operand_memory.h"
 #include "check/transforms.h"
 #include "check/variant_cases.h"
 #include "core/convert.h"
 #include "oracle/oracle.h"
 #include "oracle/parse_problem.h"
 #include "plait/error.h"
+#include "support/cuda_options.h"
 
 namespace plait::check {
 namespace {
@@ -244,14 +244,10 @@ TEST(Conformance, RandomProblemsOnCpu) { check_random({}, 21, 64); }
 TEST(Conformance, SlowRandomProblemsOnCpu) { check_random({}, 22, 600); }
 
 TEST(GpuConformance, RandomProblems) {
-  RunOptions options;
-  options.device = {DeviceKind::kCuda, 0};
-  try {
-    make_operand_memory(options.device);
-  } catch (const Error& error) {
-    GTEST_SKIP() << "no CUDA device: " << error.what();
-  }
-  check_random(options, 23, 400);
+  std::string reason;
+  const auto options = test::cuda_options(&reason);
+  if (!options) GTEST_SKIP() << reason;
+  check_random(*options, 23, 400);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "check/field/cases.h"
-#include "check/operand_memory.h"
 #include "plait/error.h"
+#include "support/cuda_options.h"
 
 namespace plait::check::field {
 
@@ -27,9 +27,9 @@ std::string test_name(const testing::TestParamInfo<FieldCase>& info) {
          std::string(info.param.name);
 }
 
-TEST_P(Field, Cpu) {
+void run_case(const FieldCase& field_case, const RunOptions& options) {
   try {
-    GetParam().body(FieldRun(RunOptions{}));
+    field_case.body(FieldRun(options));
   } catch (const CheckFailed& failure) {
     FAIL() << failure.what();
   } catch (const Error& error) {
@@ -37,21 +37,13 @@ TEST_P(Field, Cpu) {
   }
 }
 
+TEST_P(Field, Cpu) { run_case(GetParam(), {}); }
+
 TEST_P(GpuField, Cuda) {
-  RunOptions options;
-  options.device = {DeviceKind::kCuda, 0};
-  try {
-    make_operand_memory(options.device);
-  } catch (const Error& error) {
-    GTEST_SKIP() << "no CUDA device: " << error.what();
-  }
-  try {
-    GetParam().body(FieldRun(options));
-  } catch (const CheckFailed& failure) {
-    FAIL() << failure.what();
-  } catch (const Error& error) {
-    FAIL() << "refused: " << error.what();
-  }
+  std::string reason;
+  const auto options = test::cuda_options(&reason);
+  if (!options) GTEST_SKIP() << reason;
+  run_case(GetParam(), *options);
 }
 
 INSTANTIATE_TEST_SUITE_P(, Field, testing::ValuesIn(field_cases().begin(), field_cases().end()),

@@ -10,6 +10,8 @@
 #include <map>
 #include <string_view>
 
+#include "serve/svg_plot.h"
+
 namespace plait::tool {
 namespace {
 
@@ -32,20 +34,6 @@ std::array<Part, 5> parts_of(const StepParts& p) {
            {"merge", p.merge_ns, "#e08a2e"},
            {"launch", p.launch_ns, "#7a7f8a"},
            {"planning", p.planning_ns, "#8e5bb5"}}};
-}
-
-std::string escape(std::string_view text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  }
-  return out;
 }
 
 std::string time_text(double ns) {
@@ -115,8 +103,9 @@ class Painter {
   void begin() {
     put("<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
     put("<text x=\"{}\" y=\"26\" font-size=\"18\" font-weight=\"600\" fill=\"#1d2430\">{}</text>\n",
-        kLeft, escape(d_.title));
-    put("<text x=\"{}\" y=\"46\" fill=\"#5b6472\">{}</text>\n", kLeft, escape(d_.subtitle));
+        kLeft, serve::escape_html(d_.title));
+    put("<text x=\"{}\" y=\"46\" fill=\"#5b6472\">{}</text>\n", kLeft,
+        serve::escape_html(d_.subtitle));
   }
 
   void axis() {
@@ -284,7 +273,7 @@ std::string draw_svg(const Drawing& drawing) { return Painter(drawing).svg(); }
 
 std::string draw_html(const Drawing& drawing) {
   return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" +
-         escape(drawing.title) +
+         serve::escape_html(drawing.title) +
          "</title>\n<style>body{margin:16px;background:#fff}svg{max-width:1400px;width:100%}"
          "rect.on{fill:#c2272d}</style></head><body>\n" +
          draw_svg(drawing) +
