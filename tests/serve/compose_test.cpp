@@ -155,11 +155,11 @@ class Exhaustive {
     }
     // Prefixes that end where members part: reading a shorter one together is never cheaper.
     for (auto at = members_.begin(); at != members_.end();) {
-      const auto& [path, who] = *at;
+      const auto& prefix = *at;
       const bool parts = std::none_of(members_.begin(), members_.end(), [&](const auto& other) {
-        return other.first.size() == path.size() + 1 && other.second == who;
+        return other.first.size() == prefix.first.size() + 1 && other.second == prefix.second;
       });
-      at = who.size() < 2 || !parts ? members_.erase(at) : std::next(at);
+      at = prefix.second.size() < 2 || !parts ? members_.erase(at) : std::next(at);
     }
   }
 
