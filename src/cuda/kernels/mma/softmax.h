@@ -40,7 +40,7 @@ struct Softmax {
       C::kSoftCap || C::kAlibi || C::kSumReduction || Hooks::kHasLogits;
   static constexpr i32 kRows = RowFacts::kRows;
 
-  float maximum[kRows];  // base 2: the reference of the exponentials, see kSlack
+  float maximum[kRows];  // base 2: the reference of the exponentials
   float sum[kRows];      // this thread's share
 
   __device__ __forceinline__ void reset() {
@@ -218,12 +218,9 @@ struct Softmax {
     return (__ldg(p.custom_mask + bit / 8) >> (bit % 8) & 1) != 0;
   }
 
-  /// The reference of a row follows its maximum only when that has risen by more than this (base
-  /// 2): probabilities stay below 2^8, which every type holds as well as values below 1, and
-  /// outputs are hardly ever rescaled. The decision is a row's own, so its bits depend on no other
-  /// row.
-  static constexpr float kSlack = 8.0F;
-
+  /// The reference of a row is its maximum so far, exactly: then the key that decides a row has
+  /// weight 1, which every type holds. With a reference that lags behind, its weight would be
+  /// rounded in the products and not in the sum, an error of the whole output.
   __device__ __forceinline__ void exponentiate(Scores& scores, Outputs& outputs,
                                                const ScoreScale& scale) {
     const float factor = kGeneral ? 1.0F : scale.base2;
@@ -238,14 +235,14 @@ struct Softmax {
             fmaxf(top[r], fmaxf(scores[r / 2][n].x[r % 2 * 2], scores[r / 2][n].x[r % 2 * 2 + 1]));
       }
       if constexpr (!kGeneral) top[r] = __fmul_rn(top[r], factor);
-      risen = risen || top[r] > maximum[r] + kSlack;
+      risen = risen || top[r] > maximum[r];
     }
     if (__any_sync(0xFFFFFFFFU, risen)) {
 #pragma unroll
       for (i32 r = 0; r < kRows; ++r) {
         float row_top = fmaxf(top[r], __shfl_xor_sync(0xFFFFFFFFU, top[r], 1));
         row_top = fmaxf(row_top, __shfl_xor_sync(0xFFFFFFFFU, row_top, 2));
-        if (!(row_top > maximum[r] + kSlack)) row_top = maximum[r];
+        row_top = fmaxf(row_top, maximum[r]);
         // From -inf on, any finite reference shrinks nothing but zeros.
         const float shrink =
             row_top == maximum[r] ? 1.0F : fast_exp2(__fsub_rn(maximum[r], row_top));
