@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#
+# Everything that a GPU machine should be asked, in one go. Steps go on after failures; each has a
+# time limit, its output in a file of its own, and a line in OUT/summary.tsv.
+set -uo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: bench/device_session.sh OUT [options]
+
+  OUT            folder for the outputs, made if missing
+  --bin DIR      folder of plait and plait_cuda_test (default: below build/)
+  --cache DIR    kernel cache, such as `plait aot --out DIR` filled; a private folder
+  --seconds N    limit of a conformance step (default 240); the other steps' limits follow from it
+  --steps LIST   of info,check,tests,sanitizer,bench,peers,explain,replay (default: all)
+  --family LIST  of mma,hopper (default: both)
+  --tiny         problems small enough for an emulator
+
+Needs no compiler: the binaries may be carried there, statically linked as they are built. Exit 0
+if no step failed; a step that cannot run here is skipped, with the reason.
+TEXT
+}
+die() { printf 'device_session: %s\n' "$*" >&2; exit 2; }
+
+out='' bin='' cache='' seconds=240 tiny=0 families=mma,hopper
+steps=info,check,tests,sanitizer,bench,peers,explain,replay
+while (($#)); do
+  case "$1" in
+    --bin | --cache | --seconds | --steps | --family)
+      (($# > 1)) || die "$1: expected a value"
+      case "$1" in
+        --bin) bin=$2 ;; --cache) cache=$2 ;; --seconds) seconds=$2 ;;
+        --steps) steps=$2 ;; --family) families=$2 ;;
+      esac
+      shift 2 ;;
+    --tiny) tiny=1; shift ;;
+    -h | --help) usage; exit 0 ;;
+    -*) die "got $1, expected an option of --help" ;;
+    *) [[ -z $out ]] || die "got a second folder $1, expected one"
+      out=$1; shift ;;
+  esac
+done
+[[ -n $out ]] || { usage >&2; exit 2; }
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || die "--seconds: got $seconds, expected a positive number"
+for step in ${steps//,/ }; do
+  [[ ,info,check,tests,sanitizer,bench,peers,explain,replay, == *,$step,* ]] ||
+    die "--steps: got $step, expected a name that --help lists"
+done
+for family in ${families//,/ }; do
+  [[ $family == mma || $family == hopper ]] || die "--family: got $family, expected mma or hopper"
+done
+wanted() { [[ ,$steps, == *,$1,* ]]; }
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+find_binary() {
+  local place
+  for place in ${bin:+"$bin/$1"} ${bin:+"$bin/../tests/$1"} "$root/build/bin/$1" \
+    "$root/build/tests/$1"; do
+    if [[ -x $place && ! -d $place ]]; then (cd "$(dirname "$place")" && printf '%s/%s' "$PWD" "$1"); return; fi
+  done
+}
+plait=$(find_binary plait)
+[[ -n $plait ]] || die "--bin: got ${bin:-nothing}, expected a folder with plait"
+tests=$(find_binary plait_cuda_test)
+[[ -z $cache ]] || export PLAIT_CACHE_DIR=$cache
+mkdir -p "$out" || die "OUT: got $out, expected a folder that can be written"
+summary=$out/summary.tsv
+printf 'step\tresult\tseconds\tlast line\n' >"$summary"
+failed=0
+
+note() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "$4" >>"$summary"; }
+skip() { printf '[session] %s: skipped, %s\n' "$1" "$2" >&2; note "$1" skipped 0 "$2"; }
+
+# step NAME LIMIT COMMAND...: standard output and error go to OUT/NAME.log.
+step() {
+  local name=$1 limit=$2 begin=$SECONDS code result last
+  shift 2
+  printf '[session] %s (at most %s s)\n' "$name" "$limit" >&2
+  { printf '$'; printf ' %q' "$@"; printf '\n'; } >"$out/$name.log"
+  timeout --kill-after=10 "$limit" "$@" >>"$out/$name.log" 2>&1 </dev/null
+  code=$?
+  case $code in
+    0) result=passed ;;
+    124 | 137) result=timeout ;;
+    *) result="failed ($code)" ;;
+  esac
+  last=$(tail -n +2 "$out/$name.log" | grep -v '^[[:space:]]*$' | tail -n 1 | tr '\t\r' '  ' | cut -c 1-100)
+  # A family that declined every problem has shown nothing.
+  [[ $result != passed || $last != "0 passed,"* ]] || result="failed (nothing ran)"
+  [[ $result == passed ]] || failed=1
+  note "$name" "$result" "$((SECONDS - begin))" "$last"
+}
+
+# The tool's own limit ends a conformance step in time to print its counts.
+grace=120
+check_seconds=$seconds count=1000000 filter=() sanitized=8 repetitions=15
+replay=(--geometry llama-3.1-8b --workload sharegpt-like --limit 32)
+gpu_tests='Gpu*'
+if ((tiny)); then
+  count=12 filter=(--filter random/) sanitized=1 gpu_tests='GpuRuntime.Current*'
+  replay=(--workload uniform:5:20 --limit 1)
+fi
+
+if wanted info; then
+  step info 60 "$plait" info
+  if command -v nvidia-smi >/dev/null; then step nvidia_smi 60 nvidia-smi; fi
+fi
+for family in ${families//,/ }; do
+  # Every problem runs eagerly and as the replay of a captured graph.
+  if wanted check; then
+    step "check_$family" $((seconds + grace)) "$plait" check --device cuda --family "$family" \
+      --count "$count" --time-limit "$check_seconds" "${filter[@]}"
+  fi
+done
+if wanted tests; then
+  if [[ -n $tests ]]; then
+    step gpu_tests $((seconds + grace)) "$tests" --gtest_filter="$gpu_tests"
+  else
+    skip gpu_tests "no plait_cuda_test beside plait"
+  fi
+fi
+if wanted sanitizer; then
+  if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck initcheck synccheck; do
+      sanitizer=(compute-sanitizer --tool "$tool" --error-exitcode 1)
+      # Most random problems are not for `hopper`; its own test draws those that are.
+      if [[ ,$families, == *,mma,* ]]; then
+        step "${tool}_mma" "$seconds" "${sanitizer[@]}" "$plait" check --device cuda --family mma \
+          --count "$sanitized" --filter random/
+      fi
+      if [[ ,$families, == *,hopper,* && -n $tests ]]; then
+        step "${tool}_hopper" "$seconds" "${sanitizer[@]}" "$tests" \
+          --gtest_filter=GpuHopper.RandomBatches
+      fi
+    done
+    [[ ,$families, != *,hopper,* || -n $tests ]] ||
+      skip sanitizer_hopper "no plait_cuda_test beside plait"
+  else
+    skip sanitizer "no compute-sanitizer in PATH"
+  fi
+fi
+if wanted bench && ((tiny)); then
+  skip bench "its shapes are not for an emulator"
+elif wanted bench; then
+  for family in ${families//,/ }; do
+    step "bench_$family" $((3 * seconds)) "$plait" bench --device cuda --family "$family" \
+      --repetitions "$repetitions" --csv "$out/bench_$family.csv"
+  done
+fi
+if wanted peers; then
+  if python3 -c 'import torch' 2>/dev/null; then
+    step peers $((3 * seconds)) python3 "$root/bench/peers/peers.py" --csv "$out/peers.csv"
+  else
+    skip peers "python3 cannot import torch"
+  fi
+fi
+if wanted explain; then
+  if ((tiny)); then
+    step explain "$seconds" "$plait" explain --measured --why --device cuda --workers 4 \
+      --svg "$out/explain.svg" "$root/examples/problems/paged_decode.json"
+  else
+    for batch in $("$plait" explain --list | awk '{print $1}'); do
+      step "explain_$batch" 120 "$plait" explain --measured --why --device cuda \
+        --svg "$out/explain_$batch.svg" --batch "$batch"
+    done
+  fi
+fi
+if wanted replay; then
+  step replay $((2 * seconds)) "$plait" replay --device cuda --quiet --json "$out/replay.json" \
+    "${replay[@]}"
+fi
+
+awk -F '\t' '{printf "%-20s %-12s %8s  %s\n", $1, $2, $3, $4}' "$summary"
+exit "$failed"
