@@ -95,10 +95,12 @@ step() {
 # The tool's own limit ends a conformance step in time to print its counts.
 grace=120
 check_seconds=$seconds filter=() sanitized=8 repetitions=15
+# Most of a random problem is the compilation of its kernels and the oracle, both on the host.
+jobs=$(nproc)
 replay=(--geometry llama-3.1-8b --workload sharegpt-like --limit 32)
 gpu_tests='Gpu*'
 if ((tiny)); then
-  filter=(--filter random/) sanitized=1 gpu_tests='GpuRuntime.Current*'
+  filter=(--filter random/) sanitized=1 jobs=1 gpu_tests='GpuRuntime.Current*'
   replay=(--workload uniform:5:20 --limit 1)
 fi
 
@@ -110,7 +112,7 @@ for family in ${families//,/ }; do
   # Every problem runs eagerly and as the replay of a captured graph.
   if wanted check; then
     step "check_$family" $((seconds + grace)) "$plait" check --device cuda --family "$family" \
-      --count 1000000 --time-limit "$check_seconds" "${filter[@]}"
+      --count 1000000 --jobs "$jobs" --time-limit "$check_seconds" "${filter[@]}"
   fi
 done
 if wanted tests; then

@@ -5,6 +5,8 @@
 
 #ifdef PLAIT_WITH_CUDA
 
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -23,22 +25,46 @@ cuda::CuDevicePtr address_of(const void* pointer) {
   return static_cast<cuda::CuDevicePtr>(reinterpret_cast<std::uintptr_t>(pointer));
 }
 
-// A stream and the graph captured from it.
+// A stream that the default stream does not order with others.
+class OwnStream {
+ public:
+  explicit OwnStream(std::shared_ptr<cuda::DeviceContext> context) : context_(std::move(context)) {
+    const cuda::ContextScope scope(*context_);
+    driver().check(driver().stream_create(&stream_, cuda::kCuStreamNonBlocking),
+                   "creating a stream");
+  }
+  ~OwnStream() {
+    const cuda::ContextScope scope(*context_);
+    driver().stream_destroy(stream_);
+  }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+  cuda::CuStream get() const noexcept { return stream_; }
+  // The default stream too: callers that name no stream work there. Never the whole device, which
+  // a capture of another thread forbids.
+  void synchronize(const char* what) const {
+    driver().check(driver().stream_synchronize(stream_), what);
+    driver().check(driver().stream_synchronize(nullptr), what);
+  }
+
+ private:
+  const cuda::Driver& driver() const { return context_->driver(); }
+
+  std::shared_ptr<cuda::DeviceContext> context_;
+  cuda::CuStream stream_ = nullptr;
+};
+
+// A graph captured from a stream.
 class Capture {
  public:
-  explicit Capture(const cuda::Driver& driver) : driver_(driver) {
-    constexpr unsigned kNonBlocking = 1;
-    driver_.check(driver_.stream_create(&stream_, kNonBlocking), "creating a stream");
-  }
+  Capture(const cuda::Driver& driver, cuda::CuStream stream) : driver_(driver), stream_(stream) {}
   ~Capture() {
     if (executable_ != nullptr) driver_.graph_exec_destroy(executable_);
     if (graph_ != nullptr) driver_.graph_destroy(graph_);
-    driver_.stream_destroy(stream_);
   }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
-
-  void* stream() const noexcept { return stream_; }
 
   void record(const std::function<void(Stream)>& work) {
     driver_.check(driver_.stream_begin_capture(stream_, cuda::CuCaptureMode::kThreadLocal),
@@ -60,7 +86,7 @@ class Capture {
 
  private:
   const cuda::Driver& driver_;
-  cuda::CuStream stream_ = nullptr;
+  cuda::CuStream stream_;
   cuda::CuGraph graph_ = nullptr;
   cuda::CuGraphExec executable_ = nullptr;
 };
@@ -68,7 +94,7 @@ class Capture {
 class CudaMemory final : public OperandMemory {
  public:
   explicit CudaMemory(Device device)
-      : device_(device), context_(cuda::DeviceContext::get(device.index)) {}
+      : device_(device), context_(cuda::DeviceContext::get(device.index)), stream_(context_) {}
 
   Tensor place(const HostTensor& tensor) override {
     Tensor view = tensor.view();
@@ -78,13 +104,7 @@ class CudaMemory final : public OperandMemory {
     auto found = copies_.find(tensor.storage);
     if (found == copies_.end()) {
       cuda::DeviceBuffer copy = allocate(tensor.storage->bytes());
-      const cuda::ContextScope scope(*context_);
-      const cuda::Driver& driver = context_->driver();
-      driver.check(
-          driver.memcpy_host_to_device(copy.address(), tensor.storage->data(),
-                                       static_cast<std::size_t>(tensor.storage->bytes()), nullptr),
-          "copying an operand to the device");
-      driver.check(driver.context_synchronize(), "copying an operand to the device");
+      copy_to_device(copy.address(), *tensor.storage);
       found = copies_.emplace(tensor.storage, std::move(copy)).first;
     }
     view.data = pointer_of(found->second.address() +
@@ -112,29 +132,31 @@ class CudaMemory final : public OperandMemory {
         tensor.dtype, {tensor.shape.begin(), tensor.shape.begin() + tensor.rank}, "output");
     const cuda::ContextScope scope(*context_);
     const cuda::Driver& driver = context_->driver();
-    driver.check(driver.context_synchronize(), "running the problem");
+    stream_.synchronize("running the problem");
     if (out.storage->bytes() > 0) {
-      driver.check(
-          driver.memcpy_device_to_host(out.storage->data(), address_of(tensor.data),
-                                       static_cast<std::size_t>(out.storage->bytes()), nullptr),
-          "copying an output to the host");
-      driver.check(driver.context_synchronize(), "copying an output to the host");
+      driver.check(driver.memcpy_device_to_host(out.storage->data(), address_of(tensor.data),
+                                                static_cast<std::size_t>(out.storage->bytes()),
+                                                stream_.get()),
+                   "copying an output to the host");
+      stream_.synchronize("copying an output to the host");
     }
     return out;
   }
 
+  Stream stream() const override { return {stream_.get()}; }
+
   void synchronize() override {
     const cuda::ContextScope scope(*context_);
-    context_->driver().check(context_->driver().context_synchronize(), "running the problem");
+    stream_.synchronize("running the problem");
   }
 
   void replay(const std::function<void(Stream)>& prepare,
               const std::function<void(Stream)>& work) override {
     const cuda::ContextScope scope(*context_);
-    Capture capture(context_->driver());
-    prepare({capture.stream()});
+    Capture capture(context_->driver(), stream_.get());
+    prepare(stream());
     capture.record(work);
-    prepare({capture.stream()});
+    prepare(stream());
     capture.launch();
   }
 
@@ -142,15 +164,17 @@ class CudaMemory final : public OperandMemory {
     // The map is shared by both functions and outlives this object if the engine does.
     auto live = std::make_shared<std::map<void*, cuda::DeviceBuffer>>();
     auto context = context_;
-    return {[live, context](std::int64_t bytes, Device) -> void* {
+    auto filling = std::make_shared<OwnStream>(context_);
+    return {[live, context, filling](std::int64_t bytes, Device) -> void* {
               try {
                 cuda::DeviceBuffer buffer(context, bytes > 0 ? bytes : 1, "workspace");
                 const cuda::ContextScope scope(*context);
                 const cuda::Driver& driver = context->driver();
-                driver.check(driver.memset_d8(buffer.address(), 0xFF,
-                                              static_cast<std::size_t>(buffer.bytes()), nullptr),
-                             "filling a workspace");
-                driver.check(driver.context_synchronize(), "filling a workspace");
+                driver.check(
+                    driver.memset_d8(buffer.address(), 0xFF,
+                                     static_cast<std::size_t>(buffer.bytes()), filling->get()),
+                    "filling a workspace");
+                filling->synchronize("filling a workspace");
                 void* memory = pointer_of(buffer.address());
                 live->emplace(memory, std::move(buffer));
                 return memory;
@@ -170,13 +194,35 @@ class CudaMemory final : public OperandMemory {
     if (bytes == 0) return;
     const cuda::ContextScope scope(*context_);
     const cuda::Driver& driver = context_->driver();
-    driver.check(driver.memset_d8(address, 0xFF, static_cast<std::size_t>(bytes), nullptr),
+    driver.check(driver.memset_d8(address, 0xFF, static_cast<std::size_t>(bytes), stream_.get()),
                  "filling an output");
-    driver.check(driver.context_synchronize(), "filling an output");
+    stream_.synchronize("filling an output");
+  }
+
+  // Pools of many GB that only virtual memory holds have a few pieces that are not zeros.
+  void copy_to_device(cuda::CuDevicePtr address, const Buffer& source) const {
+    if (source.bytes() == 0) return;
+    const cuda::ContextScope scope(*context_);
+    const cuda::Driver& driver = context_->driver();
+    driver.check(
+        driver.memset_d8(address, 0, static_cast<std::size_t>(source.bytes()), stream_.get()),
+        "setting an operand to zero");
+    constexpr std::int64_t kPiece = std::int64_t{1} << 22;
+    const auto* bytes = static_cast<const char*>(source.data());
+    for (std::int64_t at = 0; at < source.bytes(); at += kPiece) {
+      const auto count = static_cast<std::size_t>(std::min(kPiece, source.bytes() - at));
+      const bool zeros = bytes[at] == 0 && std::memcmp(bytes + at, bytes + at + 1, count - 1) == 0;
+      if (zeros) continue;
+      driver.check(driver.memcpy_host_to_device(address + static_cast<cuda::CuDevicePtr>(at),
+                                                bytes + at, count, stream_.get()),
+                   "copying an operand to the device");
+    }
+    stream_.synchronize("copying an operand to the device");
   }
 
   Device device_;
   std::shared_ptr<cuda::DeviceContext> context_;
+  OwnStream stream_;
   std::map<std::shared_ptr<Buffer>, cuda::DeviceBuffer> copies_;
   std::vector<cuda::DeviceBuffer> outputs_;
 };

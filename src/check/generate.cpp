@@ -15,7 +15,8 @@ using Ints = std::vector<std::int64_t>;
 
 class Generator {
  public:
-  Generator(std::uint64_t spec_seed, std::uint64_t seed) : spec_(spec_seed), random_(seed) {}
+  Generator(std::uint64_t spec_seed, std::uint64_t seed, Aim aim)
+      : spec_(spec_seed), random_(seed), common_(aim == Aim::kCommon) {}
 
   Json run() {
     heads();
@@ -40,7 +41,22 @@ class Generator {
   void heads() {
     document_["version"] = 1;
     kv_heads_ = spec_.pick<std::int64_t>({1, 1, 2, 2, 3, 4});
-    qo_heads_ = kv_heads_ * spec_.pick<std::int64_t>({1, 1, 2, 3, 4, 5, 8});
+    qo_heads_ = kv_heads_ * (common_ ? spec_.pick<std::int64_t>({1, 2, 4, 4, 8, 16})
+                                     : spec_.pick<std::int64_t>({1, 1, 2, 3, 4, 5, 8}));
+    dims();
+    document_["num_qo_heads"] = qo_heads_;
+    document_["num_kv_heads"] = kv_heads_;
+    document_["head_dim_qk"] = dim_qk_;
+    document_["head_dim_vo"] = dim_vo_;
+    dtypes();
+    kind_ = spec_.pick<int>({0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4});
+  }
+
+  void dims() {
+    if (common_) {
+      dim_qk_ = dim_vo_ = spec_.pick<std::int64_t>({64, 128, 128, 256});
+      return;
+    }
     dim_qk_ = spec_.pick<std::int64_t>({64, 64, 128, 128, 32, 40, 72, 80, 96, 112, 192, 256, 16});
     dim_vo_ =
         spec_.chance(70) ? dim_qk_ : spec_.pick<std::int64_t>({64, 128, 32, 48, 80, 96, 8, 256});
@@ -48,15 +64,23 @@ class Generator {
       dim_qk_ = 576;
       dim_vo_ = 512;
     }
-    document_["num_qo_heads"] = qo_heads_;
-    document_["num_kv_heads"] = kv_heads_;
-    document_["head_dim_qk"] = dim_qk_;
-    document_["head_dim_vo"] = dim_vo_;
+  }
+
+  void dtypes() {
+    if (common_) {
+      const std::string all = spec_.pick<const char*>({"bf16", "bf16", "f16"});
+      document_["dtype"] = {{"q", all}, {"kv", all}, {"o", all}};
+      return;
+    }
     const std::string q = spec_.pick<const char*>({"bf16", "bf16", "f16", "f16", "f32"});
     std::string kv = q;
     if (q != "f32" && spec_.chance(20)) kv = spec_.pick<const char*>({"f8_e4m3", "f8_e5m2"});
     document_["dtype"] = {{"q", q}, {"kv", kv}, {"o", spec_.chance(70) ? q : "f32"}};
-    kind_ = spec_.pick<int>({0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4});
+  }
+
+  // A page size: one of `sizes`, or a multiple of 16.
+  std::int64_t page_size(std::initializer_list<std::int64_t> sizes) {
+    return common_ ? spec_.pick<std::int64_t>({16, 16, 32, 48, 64, 128}) : spec_.pick(sizes);
   }
 
   void requests() {
@@ -157,7 +181,7 @@ class Generator {
   }
 
   void paged() {
-    page_ = spec_.pick<std::int64_t>({1, 2, 3, 4, 5, 8, 16, 16, 19, 32, 64});
+    page_ = page_size({1, 2, 3, 4, 5, 8, 16, 16, 19, 32, 64});
     Json indptr = {0};
     Json last = Json::array();
     std::int64_t pages = 0;
@@ -255,7 +279,7 @@ class Generator {
   }
 
   void cascade() {
-    page_ = spec_.pick<std::int64_t>({1, 2, 4, 5, 16, 32});
+    page_ = page_size({1, 2, 4, 5, 16, 32});
     const std::int64_t levels = random_.integer(1, 4);
     std::vector<Ints> rows(static_cast<std::size_t>(levels));
     rows.back() = qo_indptr_;
@@ -303,7 +327,7 @@ class Generator {
   }
 
   void selected() {
-    page_ = spec_.pick<std::int64_t>({1, 2, 4, 8, 16});
+    page_ = page_size({1, 2, 4, 8, 16});
     const bool per_head = spec_.chance(40);
     const std::int64_t lists = per_head ? kv_heads_ : 1;
     Json indptr = {0};
@@ -344,7 +368,7 @@ class Generator {
   }
 
   void mask() {
-    const int kind = spec_.pick<int>({0, 1, 1, 1, 2});
+    const int kind = common_ ? spec_.pick<int>({0, 1, 1}) : spec_.pick<int>({0, 1, 1, 1, 2});
     Json out = {{"kind", kind == 0 ? "none" : kind == 1 ? "causal" : "custom"}};
     if (kind == 2) {
       const bool last_only = kind_ == 3;
@@ -389,9 +413,9 @@ class Generator {
     const bool fp8 = document_["dtype"]["kv"].get<std::string>().starts_with("f8");
     if (spec_.chance(fp8 ? 70 : 12)) document_["k_scale"] = number(0.2, 2.0);
     if (spec_.chance(fp8 ? 70 : 12)) document_["v_scale"] = number(0.2, 2.0);
-    if (spec_.chance(8)) document_["k_scale"] = per_head(kv_heads_, 0.2, 2.0);
+    if (!common_ && spec_.chance(8)) document_["k_scale"] = per_head(kv_heads_, 0.2, 2.0);
     if (spec_.chance(8)) document_["v_scale"] = per_head(kv_heads_, 0.2, 2.0);
-    if (spec_.chance(12)) {
+    if (!common_ && spec_.chance(12)) {
       document_["reduction"] = {{"sum", "sigmoid"}, {"bias", number(-4.0, 1.0)}};
     } else {
       if (spec_.chance(20)) document_["sink"] = per_head(qo_heads_, -3.0, 3.0);
@@ -401,7 +425,7 @@ class Generator {
   }
 
   void rope() {
-    if (!spec_.chance(25) || dim_qk_ % 2 != 0) return;
+    if (common_ || !spec_.chance(25) || dim_qk_ % 2 != 0) return;
     Json out = {{"kind", spec_.pick<const char*>({"half", "interleaved"})}};
     if (spec_.chance(40)) out["theta"] = random_.pick<double>({10000.0, 500000.0, 100.0});
     if (spec_.chance(40)) out["rotary_dim"] = 2 * spec_.integer(1, dim_qk_ / 2);
@@ -447,7 +471,8 @@ class Generator {
 
   void plan() {
     Json out = Json::object();
-    const int policy = random_.pick<int>({0, 0, 1, 1, 2, 2, 3});
+    const int policy =
+        common_ ? random_.pick<int>({0, 0, 2, 3}) : random_.pick<int>({0, 0, 1, 1, 2, 2, 3});
     if (policy == 1) out["policy"] = "batch_invariant";
     if (policy == 3) out["policy"] = "unsplit";
     if (policy == 2) {
@@ -461,6 +486,7 @@ class Generator {
 
   Random spec_;    // what a kernel is specialised for
   Random random_;  // lengths, values, memory, plans
+  bool common_;
   Json document_ = Json::object();
   int kind_ = 0;
   bool hnd_ = false;
@@ -478,13 +504,13 @@ class Generator {
 
 }  // namespace
 
-Json generate_problem(std::uint64_t seed, std::uint64_t index) {
+Json generate_problem(std::uint64_t seed, std::uint64_t index, Aim aim) {
   // Consecutive problems share what kernels are compiled for, so that a device that compiles at run
   // time spends its minutes on running.
   constexpr std::uint64_t kProblemsPerSpec = 4;
   Random spec(seed * 0x2545F4914F6CDD1Du + index / kProblemsPerSpec);
   Random mix(seed * 0x2545F4914F6CDD1Du + ~index);
-  return Generator(spec.next(), mix.next()).run();
+  return Generator(spec.next(), mix.next(), aim).run();
 }
 
 }  // namespace plait::check

@@ -28,6 +28,10 @@ class OperandMemory {
   /// Contents of an output, row-major, on the host. Waits for the device.
   virtual oracle::HostTensor fetch(const Tensor& tensor) = 0;
 
+  /// Where copies run, and problems should. Several threads may each have a memory: the streams
+  /// of two are not ordered.
+  virtual Stream stream() const = 0;
+  /// Waits for that stream and the default one.
   virtual void synchronize() = 0;
 
   /// Captures `work` on a stream of its own after `prepare` ran there, runs `prepare` again, and

@@ -72,7 +72,8 @@ RunResult run_problem(const oracle::Problem& problem, const RunOptions& options)
                      attention.run(args);
                    });
   } else {
-    attention.plan(operands.batch());
+    args.stream = memory->stream();
+    attention.plan(operands.batch(), args.stream);
     memory->synchronize();
     const auto before_run = Clock::now();
     attention.run(args);

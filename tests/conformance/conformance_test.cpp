@@ -44,15 +44,29 @@ RunResult result_of(const oracle::Problem& problem, const oracle::Answer& answer
 }
 
 TEST(Generator, EveryProblemIsWellFormedAndRepeatable) {
-  int kinds[5] = {};
-  for (std::uint64_t index = 0; index < 100; ++index) {
-    const json document = generate_problem(11, index);
-    EXPECT_EQ(document, generate_problem(11, index));
-    oracle::Problem problem;
-    ASSERT_NO_THROW(problem = oracle::parse_problem(document.dump(), nullptr)) << document.dump();
-    ++kinds[static_cast<int>(problem.source)];
+  for (Aim aim : {Aim::kEverything, Aim::kCommon}) {
+    int kinds[5] = {};
+    for (std::uint64_t index = 0; index < 100; ++index) {
+      const json document = generate_problem(11, index, aim);
+      EXPECT_EQ(document, generate_problem(11, index, aim));
+      oracle::Problem problem;
+      ASSERT_NO_THROW(problem = oracle::parse_problem(document.dump(), nullptr)) << document.dump();
+      ++kinds[static_cast<int>(problem.source)];
+    }
+    for (int count : kinds) EXPECT_GT(count, 1);
   }
-  for (int count : kinds) EXPECT_GT(count, 1);
+}
+
+TEST(Generator, CommonProblemsAreOfSixteenBitsAndWholePages) {
+  for (std::uint64_t index = 0; index < 100; ++index) {
+    const oracle::Problem problem =
+        oracle::problem_from_json(generate_problem(13, index, Aim::kCommon), nullptr);
+    EXPECT_EQ(size_of(problem.q.dtype), 2);
+    EXPECT_EQ(problem.k.dtype, problem.q.dtype);
+    EXPECT_EQ(problem.head_dim_qk, problem.head_dim_vo);
+    EXPECT_NE(problem.policy, oracle::PolicyName::kBatchInvariant);
+    EXPECT_TRUE(!problem.paged_storage() || problem.page_size % 16 == 0) << problem.page_size;
+  }
 }
 
 TEST(Comparison, AcceptsRoundedAnswers) {

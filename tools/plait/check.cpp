@@ -214,7 +214,8 @@ class Suite {
     const std::lock_guard lock(mutex_);
     while (drawn_ < options_.count && !out_of_time() && !failure_) {
       index = next_index_++;
-      document = check::generate_problem(options_.seed, static_cast<std::uint64_t>(index));
+      document =
+          check::generate_problem(options_.seed, static_cast<std::uint64_t>(index), aim_);
       if (wanted("random/" + document.at("kv").at("kind").get<std::string>())) {
         ++drawn_;
         if (drawn_ % 50 == 0) {
@@ -254,6 +255,8 @@ class Suite {
   }
 
   const Options& options_;
+  check::Aim aim_ =
+      options_.run.family == "hopper" ? check::Aim::kCommon : check::Aim::kEverything;
   Clock::time_point start_;
   std::mutex mutex_;  // guards everything below
   Totals totals_;
