@@ -1,0 +1,160 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Field case 9 at full size: a K/V pool of 40 GB, with pages on both sides of every power of two
+// that a 32-bit offset in elements or bytes could wrap at. Must give the bits that a small pool
+// with the same pages gives.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cuda/gpu_support.h"
+#include "plait/attention.h"
+
+namespace plait::cuda {
+namespace {
+
+constexpr std::int64_t kPageSize = 16;
+constexpr std::int64_t kKvHeads = 8;
+constexpr std::int64_t kHeads = 32;
+constexpr std::int64_t kDim = 128;
+constexpr std::int64_t kPageWords = kPageSize * kKvHeads * kDim;
+constexpr std::int64_t kPageBytes = 2 * kPageWords;
+constexpr int kListed = 48;  // pages that the batch reads
+
+class GpuLargePool : public GpuTest {
+ protected:
+  struct Pools {
+    DeviceBuffer k, v;
+  };
+
+  /// Pools of `pages` pages, NaN all over but for the listed ones.
+  Pools pools(std::int64_t pages, const std::vector<std::int32_t>& ids) {
+    Pools out{{context_, pages * kPageBytes, "pool of K"}, {context_, pages * kPageBytes, "V"}};
+    const ContextScope scope(*context_);
+    std::uint64_t seed = 1;
+    for (const DeviceBuffer* pool : {&out.k, &out.v}) {
+      driver().check(driver().memset_d8(pool->address(), 0xFF,
+                                        static_cast<std::size_t>(pool->bytes()), nullptr),
+                     "memset");
+      std::mt19937_64 random(seed++);
+      std::normal_distribution<float> normal;
+      std::vector<std::uint16_t> page(kPageWords);
+      for (const std::int64_t id : ids) {
+        for (auto& word : page) word = bf16_of(normal(random));
+        driver().check(driver().memcpy_host_to_device(
+                           pool->address() + static_cast<CuDevicePtr>(id * kPageBytes), page.data(),
+                           static_cast<std::size_t>(kPageBytes), nullptr),
+                       "page");
+        driver().check(driver().stream_synchronize(nullptr), "page");
+      }
+    }
+    return out;
+  }
+
+  /// A prefill of 70 rows on 40 pages and two decodes, as words of bf16.
+  std::vector<std::uint16_t> run(const std::string& family, const Pools& pools, std::int64_t pages,
+                                 const std::vector<std::int32_t>& ids) {
+    AttentionSpec spec;
+    spec.num_qo_heads = kHeads;
+    spec.num_kv_heads = kKvHeads;
+    spec.head_dim_qk = spec.head_dim_vo = kDim;
+    spec.page_size = kPageSize;
+    spec.mask = MaskKind::kCausal;
+    Capacity capacity;
+    capacity.max_requests = 3;
+    capacity.max_query_rows = 72;
+    capacity.max_kv_tokens = kListed * kPageSize;
+    EngineOptions options;
+    options.device = {DeviceKind::kCuda, 0};
+    options.family = family;
+    Attention attention(Engine(options), {spec}, capacity, Attention::Options{});
+    const std::vector<std::int32_t> qo_indptr{0, 70, 71, 72};
+    const std::vector<std::int32_t> page_indptr{0, kListed - 8, kListed - 3, kListed};
+    const std::vector<std::int32_t> last_page_len{5, 16, 1};
+    View view;
+    view.row_indptr = qo_indptr;
+    view.page_indptr = page_indptr;
+    view.last_page_len = last_page_len;
+    Batch batch;
+    batch.qo_indptr = qo_indptr;
+    batch.views = std::span<const View>(&view, 1);
+    attention.plan(batch);
+
+    DeviceArray<std::uint16_t> q(context_, 72 * kHeads * kDim);
+    DeviceArray<std::uint16_t> o(context_, 72 * kHeads * kDim);
+    DeviceArray<std::int32_t> list(context_, ids.size());
+    std::mt19937_64 random(3);
+    std::normal_distribution<float> normal;
+    for (auto& word : q.host) word = bf16_of(normal(random));
+    list.host = ids;
+    q.upload();
+    list.upload();
+    o.poison(0xFF);
+    const Device device{DeviceKind::kCuda, 0};
+    const Tensor page_ids = Tensor::contiguous(list.device(), DType::kI32, {kListed}, device);
+    RunArgs args;
+    args.q = Tensor::contiguous(q.device(), DType::kBF16, {72, kHeads, kDim}, device);
+    args.o = Tensor::contiguous(o.device(), DType::kBF16, {72, kHeads, kDim}, device);
+    args.k = Tensor::contiguous(reinterpret_cast<void*>(pools.k.address()), DType::kBF16,
+                                {pages, kPageSize, kKvHeads, kDim}, device);
+    args.v = args.k;
+    args.v.data = reinterpret_cast<void*>(pools.v.address());
+    args.page_ids = std::span<const Tensor>(&page_ids, 1);
+    attention.run(args);
+    synchronize();
+    attention.status();
+    o.download();
+    return o.host;
+  }
+
+  /// Compares a pool of `pages` pages with the smallest that holds what is read.
+  void check(std::int64_t pages) {
+    std::vector<std::int32_t> compact(kListed);
+    std::iota(compact.begin(), compact.end(), 0);
+    // The last pages, and those around powers of two; then whatever is free.
+    std::vector<std::int32_t> spread;
+    const auto take = [&](std::int64_t id) {
+      const auto narrow = static_cast<std::int32_t>(id);
+      if (id < 0 || id >= pages || spread.size() == kListed) return;
+      if (std::find(spread.begin(), spread.end(), narrow) == spread.end()) spread.push_back(narrow);
+    };
+    for (std::int64_t n = 1; n <= 4; ++n) take(pages - n);
+    for (std::int64_t elements = std::int64_t{1} << 34; elements >= kPageWords; elements /= 2) {
+      take(elements / kPageWords);
+      take(elements / kPageWords - 1);
+    }
+    std::mt19937_64 random(4);
+    while (spread.size() < kListed)
+      take(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(pages)));
+    std::shuffle(spread.begin(), spread.end(), random);
+
+    std::vector<std::string> families{"mma"};
+    if (context_->facts().compute_capability == 90) families.push_back("hopper");
+    const Pools small = pools(kListed, compact);
+    const Pools large = pools(pages, spread);
+    for (const std::string& family : families) {
+      SCOPED_TRACE(family);
+      const std::vector<std::uint16_t> expected = run(family, small, kListed, compact);
+      for (const std::uint16_t word : expected) ASSERT_NE(word & 0x7F80, 0x7F80) << "not finite";
+      EXPECT_EQ(run(family, large, pages, spread), expected);
+    }
+  }
+};
+
+TEST_F(GpuLargePool, SmallEnoughForAnyDevice) { check(1 << 10); }
+
+TEST_F(GpuLargePool, FortyGigabytes) {
+  constexpr std::int64_t kPoolBytes = 40'000'000'000;
+  if (context_->facts().memory_bytes < kPoolBytes + kPoolBytes / 8) {
+    GTEST_SKIP() << context_->facts().name << " has " << context_->facts().memory_bytes
+                 << " bytes of memory";
+  }
+  check(kPoolBytes / 2 / kPageBytes);
+}
+
+}  // namespace
+}  // namespace plait::cuda
