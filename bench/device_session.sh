@@ -94,7 +94,8 @@ step() {
 
 # The tool's own limit ends a conformance step in time to print its counts.
 grace=120
-check_seconds=$seconds filter=() sanitized=24 repetitions=15 seed=$(date +%j)
+check_seconds=$seconds filter=() sanitized=24 repetitions=15
+seed=$(date +%j)  # other problems every day; the logs name it
 # Most of a random problem is the compilation of its kernels and the oracle, both on the host.
 jobs=$(nproc)
 replay=(--geometry llama-3.1-8b --workload sharegpt-like --limit 32)
@@ -126,7 +127,12 @@ if wanted sanitizer; then
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck synccheck; do
       sanitizer=(compute-sanitizer --tool "$tool" --error-exitcode 1)
-XX  else
+      for family in ${families//,/ }; do
+        step "${tool}_$family" "$seconds" "${sanitizer[@]}" "$plait" check --device cuda \
+          --family "$family" --count "$sanitized" --filter random/ --seed "$seed"
+      done
+    done
+  else
     skip sanitizer "no compute-sanitizer in PATH"
   fi
 fi
