@@ -95,7 +95,7 @@ step() {
 # The tool's own limit ends a conformance step in time to print its counts.
 grace=120
 check_seconds=$seconds filter=() sanitized=24 repetitions=15
-seed=$(date +%j)  # other problems every day; the logs name it
+seed=$((10#$(date +%j)))  # other problems every day; the logs name it
 # Most of a random problem is the compilation of its kernels and the oracle, both on the host.
 jobs=$(nproc)
 replay=(--geometry llama-3.1-8b --workload sharegpt-like --limit 32)
@@ -113,7 +113,7 @@ for family in ${families//,/ }; do
   # Every problem runs eagerly and as the replay of a captured graph.
   if wanted check; then
     step "check_$family" $((seconds + grace)) "$plait" check --device cuda --family "$family" \
-      --count 1000000 --jobs "$jobs" --time-limit "$check_seconds" "${filter[@]}"
+      --count 1000000 --jobs "$jobs" --seed "$seed" --time-limit "$check_seconds" "${filter[@]}"
   fi
 done
 if wanted tests; then
