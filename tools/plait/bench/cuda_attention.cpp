@@ -46,15 +46,16 @@ void decode_row(CudaTimer& timer, const std::string& shape, const AttentionSpec&
   if (!report.wants(name)) return;
   CudaCaseOptions case_options = options.problem;
   case_options.shared_prefix = shared_prefix;
-  CudaCase problem(timer, spec, requests, case_options);
+  const auto problem = open_case(timer, name, spec, requests, case_options, report);
+  if (problem == nullptr) return;
   Sample bound;
   Sample sample;
   measure_in_turn(
-      timer, options.repetitions, [&] { problem.plain_read(); }, [&] { problem.run(); }, bound,
+      timer, options.repetitions, [&] { problem->plain_read(); }, [&] { problem->run(); }, bound,
       sample);
-  Row row = row_of(problem, name, sample);
+  Row row = row_of(*problem, name, sample);
   row.bound_name = "plain read GB/s";
-  row.bound = problem.kv_bytes() / bound.median() / 1e9;
+  row.bound = problem->kv_bytes() / bound.median() / 1e9;
   row.ratio = row.gigabytes_per_second / row.bound;
   report.add(row);
 }
@@ -97,19 +98,17 @@ void bench_prefill(CudaTimer& timer, const CudaBenchOptions& options, Report& re
         const std::string name = fmt::format("prefill {}x{} {} {} {} bf16", batch, length,
                                              heads_of(spec), pages_of(spec), mask_of(spec));
         if (!report.wants(name)) continue;
-        CudaCase problem(timer, spec, repeated(batch, {length, length}), options.problem);
+        const auto problem = open_case(timer, name, spec, repeated(batch, {length, length}),
+                                       options.problem, report);
+        if (problem == nullptr) continue;
         Sample bound;
         Sample sample;
         const auto run_product = [&] {
           if (product.available()) product();
         };
         measure_in_turn(
-            timer, options.repetitions, run_product, [&] { problem.run(); }, bound, sample);
-        Row row =
-            row_of(problem,
-                   fmt::format("prefill {}x{} {} {} {} bf16 {}", batch, length, heads_of(spec),
-                               pages_of(spec), mask_of(spec), problem.attention().family()),
-                   sample);
+            timer, options.repetitions, run_product, [&] { problem->run(); }, bound, sample);
+        Row row = row_of(*problem, name, sample);
         if (product.available()) {
           row.bound_name = "matrix product TFLOP/s";
           row.bound = MatrixProduct::kFlops / bound.median() / 1e12;
@@ -134,15 +133,17 @@ void bench_variants(CudaTimer& timer, const CudaBenchOptions& options, Report& r
       const std::string name = fmt::format("prefill {}x{} {} ragged causal {} bf16", batch, length,
                                            heads_of(spec), variant);
       if (!report.wants(name)) continue;
-      CudaCase plain(timer, plain_spec, requests, options.problem);
-      CudaCase problem(timer, spec, requests, options.problem);
+      const auto plain = open_case(timer, name, plain_spec, requests, options.problem, report);
+      const auto problem = open_case(timer, name, spec, requests, options.problem, report);
+      if (plain == nullptr || problem == nullptr) continue;
       Sample bound;
       Sample sample;
       measure_in_turn(
-          timer, options.repetitions, [&] { plain.run(); }, [&] { problem.run(); }, bound, sample);
-      Row row = row_of(problem, name, sample);
-      row.bound_name = fmt::format("plain causal {} TFLOP/s", plain.attention().family());
-      row.bound = plain.flops() / bound.median() / 1e12;
+          timer, options.repetitions, [&] { plain->run(); }, [&] { problem->run(); }, bound,
+          sample);
+      Row row = row_of(*problem, name, sample);
+      row.bound_name = fmt::format("plain causal {} TFLOP/s", plain->attention().family());
+      row.bound = plain->flops() / bound.median() / 1e12;
       row.ratio = row.teraflops / row.bound;
       report.add(row);
     }

@@ -21,6 +21,19 @@ AttentionSpec bench_spec(const BenchShape& shape) {
   return spec;
 }
 
+std::unique_ptr<CudaCase> open_case(CudaTimer& timer, const std::string& name,
+                                    const AttentionSpec& spec,
+                                    const std::vector<CaseRequest>& requests,
+                                    const CudaCaseOptions& options, Report& report) {
+  try {
+    return std::make_unique<CudaCase>(timer, spec, requests, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    report.skip(name, error.what());
+    return nullptr;
+  }
+}
+
 void bench_cuda(const std::vector<std::string>& groups, const CudaBenchOptions& options,
                 Report& report) {
   for (const std::string& name : groups) {
@@ -36,6 +49,10 @@ void bench_cuda(const std::vector<std::string>& groups, const CudaBenchOptions& 
     if (groups.empty() || std::find(groups.begin(), groups.end(), group.name) != groups.end()) {
       group.run(timer, options, report);
     }
+  }
+  if (report.only_skipped()) {
+    throw Error(ErrorCode::kUnsupported, "--family", options.problem.family,
+                "a family that serves one of the cases asked for");
   }
 }
 

@@ -3,6 +3,7 @@
 // What is measured on a GPU, a group at a time.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,13 @@ struct BenchShape {
 };
 AttentionSpec bench_spec(const BenchShape& shape);
 
+/// The problem of the case called `name`; null, and a line on stderr, if no family that may run
+/// serves it.
+std::unique_ptr<CudaCase> open_case(CudaTimer& timer, const std::string& name,
+                                    const AttentionSpec& spec,
+                                    const std::vector<CaseRequest>& requests,
+                                    const CudaCaseOptions& options, Report& report);
+
 /// Decode against a plain read of the same bytes: equal and skewed lengths, and a shared prefix.
 void bench_decode(CudaTimer& timer, const CudaBenchOptions& options, Report& report);
 /// Prefill against a matrix product: shapes, head dims and page sizes.
@@ -48,7 +56,7 @@ inline constexpr CudaGroup kCudaGroups[] = {{"decode", bench_decode},
                                             {"transition", bench_transition}};
 
 /// Runs the named groups, or all. Throws Error{kInvalidArgument} for a name that is not in the
-/// table.
+/// table, and Error{kUnsupported} if cases were asked for and every one was declined.
 void bench_cuda(const std::vector<std::string>& groups, const CudaBenchOptions& options,
                 Report& report);
 

@@ -39,7 +39,10 @@ void bench_host(CudaTimer& timer, const CudaBenchOptions& options, Report& repor
   mixed.push_back({512, 512});
   for (const auto& [name, requests] :
        {std::pair{"256 decode x 512", decode}, {"256 decode x 512 + prefill of 512", mixed}}) {
-    CudaCase problem(timer, spec, requests, options.problem);
+    const auto opened =
+        open_case(timer, std::string("host: ") + name, spec, requests, options.problem, report);
+    if (opened == nullptr) continue;
+    CudaCase& problem = *opened;
     const std::string family = problem.attention().family();
     host_row(std::string("host: run ") + name, family, 5, timer, options.repetitions, report,
              [&] { problem.run(); });

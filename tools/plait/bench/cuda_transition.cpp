@@ -62,7 +62,10 @@ void host_row(const std::string& name, CudaTimer& timer, int repetitions, Report
 
 void bench_transition(CudaTimer& timer, const CudaBenchOptions& options, Report& report) {
   const AttentionSpec spec = bench_spec({.mask = MaskKind::kCausal});
-  CudaCase problem(timer, spec, std::vector<CaseRequest>(64, {1, 2048}), options.problem);
+  const auto opened = open_case(timer, "transition", spec, std::vector<CaseRequest>(64, {1, 2048}),
+                                options.problem, report);
+  if (opened == nullptr) return;
+  CudaCase& problem = *opened;
   ConfigurationSet set(problem.engine(), {spec}, {});
   const std::int32_t small = set.add(problem.capacity());
   Capacity large_capacity = problem.capacity();

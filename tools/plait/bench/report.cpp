@@ -46,4 +46,9 @@ void Report::add(const Row& row) {
                    number(row.bound), number(row.ratio)));
 }
 
+void Report::skip(const std::string& name, const std::string& why) {
+  std::fprintf(stderr, "plait bench: skipped %s: %s\n", name.c_str(), why.c_str());
+  skipped_ = true;
+}
+
 }  // namespace plait::bench

@@ -34,12 +34,17 @@ class Report {
   void add(const Row& row);
   /// A line of its own kind, such as a coefficient.
   void line(const std::string& text);
+  /// Says on stderr that a case was left out.
+  void skip(const std::string& name, const std::string& why);
+  /// Some case was left out and none measured.
+  bool only_skipped() const { return skipped_ && !header_; }
 
  private:
   std::ofstream file_;
   std::string path_;
   std::string filter_;
   bool header_ = false;
+  bool skipped_ = false;
 };
 
 }  // namespace plait::bench
