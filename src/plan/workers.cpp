@@ -45,6 +45,25 @@ void share_workers(i32 num_classes, i32 workers, const std::array<i64, device::k
     if (chosen == count) return;
     shares[chosen] += left > 0 ? 1 : -1;
   }
+  // A class with hardly any work keeps a whole worker: whoever misses that one most takes it from
+  // the class that feels it least.
+  for (std::size_t move = 1; move < count; ++move) {
+    std::size_t to = 0;
+    std::size_t from = count;
+    const auto load = [&](std::size_t c, i32 workers_of_class) {
+      return totals[c] == 0 ? 0 : totals[c] / workers_of_class;
+    };
+    for (std::size_t c = 1; c < count; ++c) {
+      if (load(c, shares[c]) > load(to, shares[to])) to = c;
+    }
+    for (std::size_t c = 0; c < count; ++c) {
+      if (c == to || shares[c] < 2) continue;
+      if (from == count || load(c, shares[c] - 1) < load(from, shares[from] - 1)) from = c;
+    }
+    if (from == count || load(from, shares[from] - 1) >= load(to, shares[to])) return;
+    --shares[from];
+    ++shares[to];
+  }
 }
 
 WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, i32 run_items,

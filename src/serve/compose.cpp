@@ -3,36 +3,74 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
+#include "plan/bounds.h"
 #include "plan/task.h"
+#include "plan/workers.h"
 
 namespace plait::serve {
 
-/// One KV head's cost of `tokens` keys for `rows` query rows, cut into tiles as the planner does.
-std::int64_t Composer::read_cost(std::int32_t rows, std::int64_t tokens, bool state) const {
+/// One KV head's tiles of `tokens` keys for `rows` query rows, cut as the planner does:
+/// add(tile class, cost).
+template <class Add>
+void Composer::for_tiles(std::int32_t rows, std::int64_t tokens, bool state, Add add) const {
   const PlanTarget& target = costs_.target;
-  const auto class_of = [&](std::int32_t fused) -> const TileClass& {
+  for (std::int32_t left = rows * costs_.group_size; left > 0;) {
     std::size_t c = 0;
     while (c + 1 < static_cast<std::size_t>(target.num_classes) &&
-           target.classes[c].q_tile < fused) {
+           target.classes[c].q_tile < left) {
       ++c;
     }
-    return target.classes[c];
-  };
-  std::int64_t cost = 0;
-  for (std::int32_t left = rows * costs_.group_size; left > 0;) {
-    const TileClass& tile = class_of(left);
-    const std::int32_t fused = std::min(left, tile.q_tile);
-    cost += planning::item_cost(tile, tokens, state ? fused : 0);
+    const std::int32_t fused = std::min(left, target.classes[c].q_tile);
+    add(c, planning::item_cost(target.classes[c], tokens, state ? fused : 0));
     left -= fused;
   }
-  return cost;
 }
 
-/// What a candidate reads alone once `blocks` of its list are read.
+std::int64_t Composer::read_cost(std::int32_t rows, std::int64_t tokens, bool state) const {
+  std::int64_t sum = 0;
+  for_tiles(rows, tokens, state, [&](std::size_t, std::int64_t cost) { sum += cost; });
+  return sum;
+}
+
+void Composer::add_read(std::int32_t rows, std::int64_t tokens, bool state,
+                        ClassCosts& costs) const {
+  for_tiles(rows, tokens, state, [&](std::size_t c, std::int64_t cost) { costs[c] += cost; });
+}
+
+/// Keys that a candidate reads alone once `blocks` of its list are read.
+std::int64_t Composer::own_tokens(const Candidate& candidate, std::int32_t blocks) const {
+  return candidate.kv_len - std::int64_t{blocks} * costs_.block_tokens;
+}
+
 std::int64_t Composer::own_cost(const Candidate& candidate, std::int32_t blocks) const {
-  const std::int64_t tokens = candidate.kv_len - std::int64_t{blocks} * costs_.block_tokens;
-  return read_cost(candidate.rows, tokens, blocks > 0);
+  return read_cost(candidate.rows, own_tokens(candidate, blocks), blocks > 0);
+}
+
+/// What the workers with most to do get at least, in all: those of one tile class, where classes
+/// have workers of their own. They come in teams of one worker per head, as level cutting hands
+/// them out, so a class with little to do may take more than its part.
+std::int64_t Composer::longest(const ClassCosts& costs) const {
+  const PlanTarget& target = costs_.target;
+  std::int64_t sum = 0;
+  std::int32_t used = 0;
+  for (const std::int64_t cost : costs) {
+    sum += cost;
+    used += cost > 0 ? 1 : 0;
+  }
+  if (target.shared_workers || used <= 1) return sum;
+  std::int32_t units =
+      target.num_workers / planning::team_heads(costs_.num_kv_heads, target.num_workers);
+  if (units < used) units = target.num_workers;
+  if (units < used) return sum;
+  std::array<std::int32_t, device::kMaxClasses> shares{};
+  planning::share_workers(target.num_classes, units, costs, shares);
+  std::int64_t longest = 0;
+  for (std::size_t c = 0; c < costs.size(); ++c) {
+    if (costs[c] > 0) longest = std::max(longest, costs[c] / shares[c]);
+  }
+  return longest * units;
 }
 
 /// Whoever fills tiles of its own gains nothing from company.
@@ -101,26 +139,8 @@ void Composer::solve(std::span<const Candidate> candidates) {
   }
 }
 
-/// A few keys saved do not repay more views, more items and another split of the workers between
-/// tile classes, which the sum of costs does not show.
-bool Composer::pays(std::span<const Candidate> candidates) {
-  std::int64_t flat = 0;
-  for (const Candidate& candidate : candidates) flat += own_cost(candidate, 0);
-  std::int64_t saved = 0;
-  const auto nodes = tree_.nodes();
-  for (std::size_t n = 0; n < nodes.size(); ++n) {
-    if (nodes[n].parent >= 0) continue;
-    for (std::int32_t i = nodes[n].begin; i < nodes[n].end; ++i) {
-      const std::int32_t member = tree_.order()[static_cast<std::size_t>(i)];
-      saved += own_cost(candidates[static_cast<std::size_t>(member)], 0);
-    }
-    saved -= cost(n, 0, 0);
-  }
-  return saved * kLeastGain > flat;
-}
-
 /// Top down: the groups of the cheapest choice, and the order that makes their members adjacent.
-void Composer::choose() {
+void Composer::choose(std::span<const Candidate> candidates) {
   const auto nodes = tree_.nodes();
   read_.assign(nodes.size(), 0);
   cuts_.assign(nodes.size(), 0);
@@ -151,6 +171,41 @@ void Composer::choose() {
   }
   std::stable_sort(groups_.begin(), groups_.end(),
                    [](const PrefixGroup& a, const PrefixGroup& b) { return a.level < b.level; });
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (!taken_[i]) order_.push_back(static_cast<std::int32_t>(i));
+  }
+  blocks_read_.resize(order_.size(), 0);
+}
+
+/// A few keys saved do not repay more views and more items, nor, which the sum of costs does not
+/// show, another split of the workers between tile classes.
+bool Composer::pays(std::span<const Candidate> candidates) const {
+  ClassCosts flat{};
+  ClassCosts composed{};
+  for (std::size_t place = 0; place < order_.size(); ++place) {
+    const Candidate& candidate = candidates[static_cast<std::size_t>(order_[place])];
+    const std::int32_t read = blocks_read_[place];
+    add_read(candidate.rows, own_tokens(candidate, 0), false, flat);
+    add_read(candidate.rows, own_tokens(candidate, read), read > 0, composed);
+  }
+  for (const PrefixGroup& group : groups_) {
+    std::int32_t rows = 0;
+    for (std::int32_t i = group.begin; i < group.end; ++i) {
+      rows += candidates[static_cast<std::size_t>(order_[static_cast<std::size_t>(i)])].rows;
+    }
+    add_read(rows, std::int64_t{group.last_block - group.first_block} * costs_.block_tokens, true,
+             composed);
+  }
+  std::int64_t before = 0;
+  for (const std::int64_t cost : flat) before += cost;
+  return (before - longest(composed)) * kLeastGain > before;
+}
+
+void Composer::leave_flat(std::span<const Candidate> candidates) {
+  groups_.clear();
+  order_.resize(candidates.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  blocks_read_.assign(candidates.size(), 0);
 }
 
 void Composer::compose(std::span<const Candidate> candidates) {
@@ -162,12 +217,9 @@ void Composer::compose(std::span<const Candidate> candidates) {
   tree_.build(candidates, members_, kMaxDepth);
   if (!tree_.nodes().empty()) {
     solve(candidates);
-    if (pays(candidates)) choose();
+    choose(candidates);
   }
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (!taken_[i]) order_.push_back(static_cast<std::int32_t>(i));
-  }
-  blocks_read_.resize(order_.size(), 0);
+  if (groups_.empty() || !pays(candidates)) leave_flat(candidates);
 }
 
 }  // namespace plait::serve

@@ -4,10 +4,12 @@
 // each stretch on a request's path, merged with its own keys), so that the step costs least.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "core/device/plan_layout.h"
 #include "plait/batch.h"
 #include "plan/planner.h"
 #include "serve/prefix_tree.h"
@@ -16,8 +18,9 @@ namespace plait::serve {
 
 /// What the rule needs of the attention shape and of who computes it.
 struct ComposeCosts {
-  PlanTarget target;            // tile classes and their costs
+  PlanTarget target;            // tile classes, their costs and the workers that share them
   std::int32_t group_size = 1;  // fused rows per query row
+  std::int32_t num_kv_heads = 1;
   std::int32_t block_tokens = 512;
 };
 
@@ -61,14 +64,22 @@ class Composer {
   /// Branchings that are looked at on the way to a request; beyond, stretches count as its own.
   static constexpr std::int32_t kMaxDepth = 15;
   /// Composition has to save this part of the step, 1 / kLeastGain.
-  static constexpr std::int64_t kLeastGain = 32;
+  static constexpr std::int64_t kLeastGain = 64;
 
+  using ClassCosts = std::array<std::int64_t, device::kMaxClasses>;
+
+  template <class Add>
+  void for_tiles(std::int32_t rows, std::int64_t tokens, bool state, Add add) const;
   std::int64_t read_cost(std::int32_t rows, std::int64_t tokens, bool state) const;
+  void add_read(std::int32_t rows, std::int64_t tokens, bool state, ClassCosts& costs) const;
+  std::int64_t own_tokens(const Candidate& candidate, std::int32_t blocks) const;
   std::int64_t own_cost(const Candidate& candidate, std::int32_t blocks) const;
+  std::int64_t longest(const ClassCosts& costs) const;
   void collect(std::span<const Candidate> candidates);
   void solve(std::span<const Candidate> candidates);
-  bool pays(std::span<const Candidate> candidates);
-  void choose();
+  void choose(std::span<const Candidate> candidates);
+  bool pays(std::span<const Candidate> candidates) const;
+  void leave_flat(std::span<const Candidate> candidates);
 
   /// A node's costs by what its rows have read already: up to its ancestor k - 1 (k = 0: nothing),
   /// through `cuts` levels.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "plait/attention.h"
+#include "plan/bounds.h"
 #include "plan/reference_target.h"
 #include "serve/batch_form.h"
 #include "serve/compose.h"
@@ -56,7 +57,9 @@ std::int64_t longest_request(const Trace& trace) {
 ComposeCosts compose_costs(const Arm& baseline, const Geometry& geometry) {
   ComposeCosts costs;
   costs.target = baseline.targets()[0];  // groups differ in what they see, not in what it costs
+  costs.target.num_workers = planning::worker_count(costs.target, baseline.spec.policy);
   costs.group_size = geometry.num_qo_heads / geometry.num_kv_heads;
+  costs.num_kv_heads = geometry.num_kv_heads;
   costs.block_tokens = kTraceBlockTokens;
   return costs;
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "plait/error.h"
+#include "plan/workers.h"
 #include "random_batch.h"
 
 namespace plait::test {
@@ -103,6 +104,49 @@ void chunks_stay_on_the_grid() {
 
 TEST(PlanProperty, FixedChunksStayOnTheGrid) {
   EXPECT_TRUE(rc::check("fixed chunks", [] { chunks_stay_on_the_grid(); }));
+}
+
+/// The mean load of the class whose workers have most to do, rounded down.
+std::int64_t most_loaded(const std::array<std::int64_t, device::kMaxClasses>& totals,
+                         const std::array<std::int32_t, device::kMaxClasses>& shares) {
+  std::int64_t most = 0;
+  for (std::size_t c = 0; c < totals.size(); ++c) {
+    if (totals[c] > 0) most = std::max(most, totals[c] / shares[c]);
+  }
+  return most;
+}
+
+TEST(PlanProperty, SharesOfWorkersAreTheBestOfAll) {
+  // Rounding down would leave the second class one worker: the others keep theirs.
+  std::array<std::int64_t, device::kMaxClasses> totals{100, 1900, 14000};
+  std::array<std::int32_t, device::kMaxClasses> shares{};
+  planning::share_workers(3, 16, totals, shares);
+  EXPECT_EQ(shares[0], 1);
+  EXPECT_EQ(shares[1], 2);
+  EXPECT_EQ(shares[2], 13);
+  EXPECT_TRUE(rc::check("all splits of few workers", [] {
+    const int workers = draw(3, 40);
+    std::array<std::int64_t, device::kMaxClasses> costs{};
+    for (std::size_t c = 0; c < 3; ++c) costs[c] = coin() ? draw(0, 200) : draw(0, 100000);
+    std::array<std::int32_t, device::kMaxClasses> got{};
+    planning::share_workers(3, workers, costs, got);
+    std::int64_t best = INT64_MAX;
+    for (int a = 0; a <= workers; ++a) {
+      for (int b = 0; a + b <= workers; ++b) {
+        const std::array<std::int32_t, device::kMaxClasses> split{a, b, workers - a - b};
+        bool each = true;
+        for (std::size_t c = 0; c < 3; ++c) each &= costs[c] == 0 || split[c] > 0;
+        if (each) best = std::min(best, most_loaded(costs, split));
+      }
+    }
+    int sum = 0;
+    for (std::size_t c = 0; c < 3; ++c) {
+      RC_ASSERT(costs[c] == 0 || got[c] > 0);
+      sum += got[c];
+    }
+    RC_ASSERT(sum <= workers);
+    RC_ASSERT(most_loaded(costs, got) == best);
+  }));
 }
 
 TEST(PlanProperty, EveryVisiblePairOnceSmallBatches) {

@@ -5,8 +5,10 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "plan/reference_target.h"
 #include "plan/task.h"
@@ -24,7 +26,9 @@ AttentionSpec spec() {
   return spec;
 }
 
-ComposeCosts costs() { return {.target = reference_target(spec()), .group_size = 4}; }
+ComposeCosts costs() {
+  return {.target = reference_target(spec()), .group_size = 4, .num_kv_heads = 8};
+}
 
 using Path = std::vector<std::int32_t>;
 
@@ -142,6 +146,29 @@ TEST(Compose, LeavesAStepAloneThatWouldHardlyGain) {
   EXPECT_TRUE(composer.groups().empty());
 }
 
+TEST(Compose, AnotherTileClassHasToBeWorthTheWorkersThatItTakes) {
+  // Decodes of one prompt beside a prompt: read together they are a class of 64 rows between two
+  // others. One worker of 64 hardly matters; one of 8 costs more than the sum of costs saves.
+  const Path prompt = blocks_of(1, 16);
+  std::vector<Candidate> candidates(8, decode(prompt));
+  candidates.push_back({512, 20000, {}});
+  ComposeCosts few = costs();
+  few.num_kv_heads = 1;
+  few.target.num_workers = 64;
+  Composer many_workers(few);
+  many_workers.compose(candidates);
+  EXPECT_EQ(many_workers.groups().size(), 1U);
+  few.target.num_workers = 8;
+  Composer few_workers(few);
+  few_workers.compose(candidates);
+  EXPECT_TRUE(few_workers.groups().empty());
+  // Threads run the lists of all classes, so nothing is lost by one more.
+  few.target.shared_workers = true;
+  Composer threads(few);
+  threads.compose(candidates);
+  EXPECT_EQ(threads.groups().size(), 1U);
+}
+
 /// Costs by the definition, over a trie that the test builds itself.
 class Exhaustive {
  public:
@@ -165,11 +192,17 @@ class Exhaustive {
 
   std::size_t num_nodes() const { return members_.size(); }
 
-  /// Of reading together the nodes in `chosen` (by their place in the map); -1: too many levels.
-  std::int64_t cost(std::uint32_t chosen) const {
+  using Classes = std::array<std::int64_t, 3>;
+  static std::int64_t sum(const Classes& costs) {
+    return std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
+  }
+
+  /// Of reading together the nodes in `chosen` (by their place in the map), by tile class; nothing:
+  /// too many levels.
+  std::optional<Classes> cost(std::uint32_t chosen) const {
     std::vector<std::int64_t> read(candidates_.size(), 0);
     std::vector<int> levels(candidates_.size(), 0);
-    std::int64_t total = 0;
+    Classes total{};
     for (std::size_t depth = 1; depth < 16; ++depth) {  // outermost first
       std::size_t place = 0;
       for (const auto& [path, who] : members_) {
@@ -177,30 +210,50 @@ class Exhaustive {
         std::int32_t rows = 0;
         for (const std::size_t i : who) {
           rows += candidates_[i].rows;
-          if (++levels[i] > Composer::kMaxSharedLevels) return -1;
+          if (++levels[i] > Composer::kMaxSharedLevels) return std::nullopt;
         }
         const std::int64_t end = std::ssize(path);
-        total += read_cost(rows, (end - read[who[0]]) * costs_.block_tokens, true);
+        add_read(rows, (end - read[who[0]]) * costs_.block_tokens, true, total);
         for (const std::size_t i : who) read[i] = end;
       }
     }
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      total += read_cost(candidates_[i].rows, candidates_[i].kv_len - read[i] * costs_.block_tokens,
-                         read[i] > 0);
+      add_read(candidates_[i].rows, candidates_[i].kv_len - read[i] * costs_.block_tokens,
+               read[i] > 0, total);
     }
     return total;
   }
 
-  std::int64_t read_cost(std::int32_t rows, std::int64_t tokens, bool state) const {
-    std::int64_t cost = 0;
+  /// Whether the classes' workers, in the best split of all teams of 8, end at least 1/64 before
+  /// workers that share the flat costs ideally.
+  bool pays(const Classes& composed) const {
+    const std::int64_t flat = sum(*cost(0));
+    const int teams = costs_.target.num_workers / 8;
+    double longest = 1e300;
+    for (int a = 0; a <= teams; ++a) {
+      for (int b = 0; a + b <= teams; ++b) {
+        const Classes shares = {a, b, teams - a - b};
+        double most = 0;
+        for (std::size_t c = 0; c < 3; ++c) {
+          if (composed[c] == 0) continue;
+          most = std::max(most, shares[c] == 0 ? 1e300
+                                               : static_cast<double>(composed[c]) /
+                                                     static_cast<double>(shares[c]));
+        }
+        longest = std::min(longest, most);
+      }
+    }
+    return longest * teams < static_cast<double>(flat) * 63 / 64;
+  }
+
+  void add_read(std::int32_t rows, std::int64_t tokens, bool state, Classes& costs) const {
     for (std::int32_t left = rows * costs_.group_size; left > 0;) {
       const auto& classes = costs_.target.classes;
       const std::size_t c = left <= 16 ? 0 : left <= 64 ? 1 : 2;
       const std::int32_t fused = std::min(left, classes[c].q_tile);
-      cost += planning::item_cost(classes[c], tokens, state ? fused : 0);
+      costs[c] += planning::item_cost(classes[c], tokens, state ? fused : 0);
       left -= fused;
     }
-    return cost;
   }
 
   /// Which of the nodes a group stands for.
@@ -241,11 +294,15 @@ TEST(Compose, IsTheCheapestOfAllCompositionsOnRandomTries) {
     }
     const Exhaustive all(costs(), candidates);
     RC_PRE(all.num_nodes() <= 10);
-    const std::int64_t flat = all.cost(0);
-    std::int64_t best = flat;
+    std::int64_t best = Exhaustive::sum(*all.cost(0));
+    bool pays = false;   // some cheapest composition does
+    bool wastes = true;  // some does not
     for (std::uint32_t chosen = 0; chosen < 1U << all.num_nodes(); ++chosen) {
-      const std::int64_t cost = all.cost(chosen);
-      if (cost >= 0) best = std::min(best, cost);
+      const auto cost = all.cost(chosen);
+      if (!cost || Exhaustive::sum(*cost) > best) continue;
+      if (Exhaustive::sum(*cost) < best) pays = wastes = false;
+      best = Exhaustive::sum(*cost);
+      (all.pays(*cost) ? pays : wastes) = true;
     }
     Composer composer(costs());
     for (int round = 0; round < 2; ++round) {  // the second meets used memory
@@ -275,9 +332,11 @@ TEST(Compose, IsTheCheapestOfAllCompositionsOnRandomTries) {
         RC_ASSERT(composer.blocks_read(i) == read[static_cast<std::size_t>(i)]);
       }
       if (chosen == 0) {
-        RC_ASSERT((flat - best) * 32 <= flat);
+        RC_ASSERT(wastes);
       } else {
-        RC_ASSERT(all.cost(chosen) == best);
+        RC_ASSERT(pays);
+        RC_ASSERT(Exhaustive::sum(*all.cost(chosen)) == best);
+        RC_ASSERT(all.pays(*all.cost(chosen)));
       }
     }
   }));
