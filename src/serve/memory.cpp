@@ -26,6 +26,9 @@ class HostMemory final : public Memory {
     }
     return {memory, [](std::byte* m) { std::free(m); }};
   }
+  std::shared_ptr<std::byte> allocate_staging(std::int64_t bytes, const char* what) override {
+    return allocate(bytes, what);
+  }
   void copy_in(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
   }
@@ -54,15 +57,15 @@ std::unique_ptr<Memory> Memory::make(Device device) {
 
 Mirror::Mirror(Memory& memory, std::int64_t bytes, const char* what)
     : memory_(&memory), bytes_(bytes), device_(memory.allocate(bytes, what)) {
-  if (!memory.is_host()) staging_.resize(static_cast<std::size_t>(bytes));
+  if (!memory.is_host()) staging_ = memory.allocate_staging(bytes, what);
 }
 
 void Mirror::push(std::int64_t bytes) {
-  if (!memory_->is_host()) memory_->copy_in(device_.get(), staging_.data(), bytes);
+  if (!memory_->is_host()) memory_->copy_in(device_.get(), staging_.get(), bytes);
 }
 
 void Mirror::pull(std::int64_t bytes) {
-  if (!memory_->is_host()) memory_->copy_out(staging_.data(), device_.get(), bytes);
+  if (!memory_->is_host()) memory_->copy_out(staging_.get(), device_.get(), bytes);
 }
 
 Tensor IndexList::place(Memory& memory, std::span<const std::int32_t> values) {

@@ -23,6 +23,8 @@ class Memory {
   virtual Device device() const = 0;
   /// Zeroed memory. Throws Error{kOutOfMemory} naming `what`.
   virtual std::shared_ptr<std::byte> allocate(std::int64_t bytes, const char* what) = 0;
+  /// Host memory that copies to and from the device are fastest with.
+  virtual std::shared_ptr<std::byte> allocate_staging(std::int64_t bytes, const char* what) = 0;
   virtual void copy_in(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
   virtual void copy_out(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
   virtual void copy_within(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
@@ -41,7 +43,7 @@ class Mirror {
   Mirror() = default;
   Mirror(Memory& memory, std::int64_t bytes, const char* what);
 
-  std::byte* host() noexcept { return memory_->is_host() ? device_.get() : staging_.data(); }
+  std::byte* host() noexcept { return memory_->is_host() ? device_.get() : staging_.get(); }
   std::byte* device() const noexcept { return device_.get(); }
   std::int64_t bytes() const noexcept { return bytes_; }
   void push(std::int64_t bytes);  // host -> device
@@ -51,7 +53,7 @@ class Mirror {
   Memory* memory_ = nullptr;
   std::int64_t bytes_ = 0;
   std::shared_ptr<std::byte> device_;
-  std::vector<std::byte> staging_;
+  std::shared_ptr<std::byte> staging_;  // null where the device is the host
 };
 
 /// A list of indices that is made on the host every step and read by the device.

@@ -5,6 +5,9 @@
 
 #if PLAIT_WITH_CUDA
 
+#include <algorithm>
+#include <string>
+
 #include "cuda/device.h"
 
 namespace plait::serve {
@@ -35,6 +38,20 @@ class CudaMemory final : public Memory {
     auto* memory = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(buffer->address()));
     fill(memory, 0, bytes);
     return {buffer, memory};
+  }
+  std::shared_ptr<std::byte> allocate_staging(std::int64_t bytes, const char* what) override {
+    const cuda::ContextScope scope(*context_);
+    void* memory = nullptr;
+    const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+    if (driver().mem_host_alloc(&memory, size, 0) != cuda::kCuSuccess) {
+      throw Error(ErrorCode::kOutOfMemory, what, std::to_string(bytes) + " bytes",
+                  "pinned host memory that the driver can give (a smaller --token-budget)");
+    }
+    auto context = context_;
+    return {static_cast<std::byte*>(memory), [context](std::byte* pinned) {
+              const cuda::ContextScope inner(*context);
+              context->driver().mem_host_free(pinned);
+            }};
   }
   void copy_in(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     const cuda::ContextScope scope(*context_);

@@ -95,36 +95,14 @@ class Suite {
   }
 
   void field_cases() {
-    for (const check::field::FieldCase& field : check::field::field_cases()) {
-      const std::string name = case_name(field);
-      if (!wanted(name) || out_of_time()) continue;
-      try {
-        field.body(check::field::FieldRun(options_.run));
-        ++totals_.passed;
-        if (options_.verbose) std::printf("ok       %s\n", name.c_str());
-        continue;
-      } catch (const Error& error) {
-        if (error.code() == ErrorCode::kUnsupported) {
-          ++totals_.declined;
-          std::printf("declined %s: %s\n", name.c_str(), one_line(error.what()).c_str());
-          continue;
-        }
-        std::printf("FAILED   %s: refused: %s\n", name.c_str(), one_line(error.what()).c_str());
-      } catch (const std::exception& error) {
-        std::printf("FAILED   %s: %s\n", name.c_str(), one_line(error.what()).c_str());
-      }
-      ++totals_.failed;
-      std::printf("  repro: plait check%s --filter %s\n", device_words().c_str(), name.c_str());
-      std::fflush(stdout);
-    }
+    in_parallel([this] {
+      while (const check::field::FieldCase* field = next_field_case()) field_case(*field);
+    });
   }
 
   void random_cases() {
-    std::vector<std::thread> workers;
-    for (int n = 0; n < options_.jobs; ++n) workers.emplace_back([this] { random_worker(); });
-    for (std::thread& worker : workers) worker.join();
+    in_parallel([this] { random_worker(); });
     if (progress_) std::fprintf(stderr, "\n");
-    if (failure_) std::rethrow_exception(failure_);
   }
 
   void variant_cases() {
@@ -209,13 +187,71 @@ class Suite {
   }
 
  private:
+  // `work` on --jobs threads; the first exception of any ends the others soon and is thrown.
+  template <class Work>
+  void in_parallel(const Work& work) {
+    std::vector<std::thread> workers;
+    for (int n = 0; n < options_.jobs; ++n) {
+      workers.emplace_back([&] {
+        try {
+          work();
+        } catch (...) {
+          const std::lock_guard lock(mutex_);
+          failure_ = std::current_exception();
+        }
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  // The next field case that the filter wants; null when there is none left.
+  const check::field::FieldCase* next_field_case() {
+    const std::lock_guard lock(mutex_);
+    const auto& all = check::field::field_cases();
+    while (next_field_ < all.size() && !out_of_time() && !failure_) {
+      const check::field::FieldCase& field = all[next_field_++];
+      if (wanted(case_name(field))) return &field;
+    }
+    return nullptr;
+  }
+
+  void field_case(const check::field::FieldCase& field) {
+    const std::string name = case_name(field);
+    std::string failure;
+    std::string declined;
+    try {
+      field.body(check::field::FieldRun(options_.run));
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kUnsupported) {
+        declined = one_line(error.what());
+      } else {
+        failure = "refused: " + one_line(error.what());
+      }
+    } catch (const std::exception& error) {
+      failure = one_line(error.what());
+    }
+    const std::lock_guard lock(mutex_);
+    if (!failure.empty()) {
+      ++totals_.failed;
+      std::printf("FAILED   %s: %s\n", name.c_str(), failure.c_str());
+      std::printf("  repro: plait check%s --filter %s\n", device_words().c_str(), name.c_str());
+    } else if (!declined.empty()) {
+      ++totals_.declined;
+      std::printf("declined %s: %s\n", name.c_str(), declined.c_str());
+    } else {
+      ++totals_.passed;
+      if (options_.verbose) std::printf("ok       %s\n", name.c_str());
+    }
+    std::fflush(stdout);
+  }
+
   // The next random case that the filter wants; false when there is none left.
   bool next_case(std::int64_t& index, Json& document) {
     const std::lock_guard lock(mutex_);
     while (drawn_ < options_.count && !out_of_time() && !failure_) {
       index = next_index_++;
-      document =
-          check::generate_problem(options_.seed, static_cast<std::uint64_t>(index), aim_);
+      document = check::generate_problem(options_.seed, static_cast<std::uint64_t>(index), aim_);
       if (wanted("random/" + document.at("kv").at("kind").get<std::string>())) {
         ++drawn_;
         if (drawn_ % 50 == 0) {
@@ -235,15 +271,10 @@ class Suite {
   void random_worker() {
     std::int64_t index = 0;
     Json document;
-    try {
-      while (next_case(index, document)) {
-        problem("random/" + document.at("kv").at("kind").get<std::string>() + "#" +
-                    std::to_string(options_.seed) + "." + std::to_string(index),
-                document, nullptr);
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      failure_ = std::current_exception();
+    while (next_case(index, document)) {
+      problem("random/" + document.at("kv").at("kind").get<std::string>() + "#" +
+                  std::to_string(options_.seed) + "." + std::to_string(index),
+              document, nullptr);
     }
   }
 
@@ -255,11 +286,11 @@ class Suite {
   }
 
   const Options& options_;
-  check::Aim aim_ =
-      options_.run.family == "hopper" ? check::Aim::kCommon : check::Aim::kEverything;
+  check::Aim aim_ = options_.run.family == "hopper" ? check::Aim::kCommon : check::Aim::kEverything;
   Clock::time_point start_;
   std::mutex mutex_;  // guards everything below
   Totals totals_;
+  std::size_t next_field_ = 0;
   std::int64_t next_index_ = 0;
   std::int64_t drawn_ = 0;
   std::exception_ptr failure_;
@@ -320,7 +351,7 @@ int run(const std::vector<std::string>& args) {
   app.add_option("--threads", options.run.num_threads,
                  "CPU threads; 0: PLAIT_NUM_THREADS or the cores")
       ->check(CLI::Range(0, 4096));
-  app.add_option("--jobs", options.jobs, "random problems at a time")
+  app.add_option("--jobs", options.jobs, "cases at a time")
       ->capture_default_str()
       ->check(CLI::Range(1, 256))
       ->excludes(problems);
