@@ -127,6 +127,28 @@ class CudaMemory final : public OperandMemory {
     return view;
   }
 
+  Tensor noise(DType dtype, std::span<const std::int64_t> shape) override {
+    Tensor view = output(dtype, shape);
+    const std::int64_t bytes = view.size() * size_of(dtype);
+    if (bytes == 0) return view;
+    const HostTensor period = noise_period(dtype, view.size());
+    const cuda::ContextScope scope(*context_);
+    const cuda::Driver& driver = context_->driver();
+    const cuda::CuDevicePtr begin = address_of(view.data);
+    std::int64_t filled = period.storage->bytes();
+    driver.check(driver.memcpy_host_to_device(begin, period.storage->data(),
+                                              static_cast<std::size_t>(filled), stream_.get()),
+                 "copying noise to the device");
+    for (; filled < bytes; filled = std::min(2 * filled, bytes)) {
+      driver.check(driver.memcpy_device_to_device(
+                       begin + static_cast<cuda::CuDevicePtr>(filled), begin,
+                       static_cast<std::size_t>(std::min(filled, bytes - filled)), stream_.get()),
+                   "repeating noise");
+    }
+    stream_.synchronize("filling memory with noise");
+    return view;
+  }
+
   HostTensor fetch(const Tensor& tensor) override {
     HostTensor out = HostTensor::zeros(
         tensor.dtype, {tensor.shape.begin(), tensor.shape.begin() + tensor.rank}, "output");

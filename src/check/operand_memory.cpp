@@ -1,9 +1,11 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "check/operand_memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <random>
 
 #include "check/device_memory.h"
 #include "plait/error.h"
@@ -27,6 +29,17 @@ class HostMemory final : public OperandMemory {
     Tensor view = place(tensor);
     outputs_.emplace(view.data, std::move(tensor));
     return view;
+  }
+
+  Tensor noise(DType dtype, std::span<const std::int64_t> shape) override {
+    const HostTensor tensor = HostTensor::zeros(dtype, {shape.begin(), shape.end()}, "noise");
+    const std::int64_t bytes = tensor.storage->bytes();
+    const HostTensor period = noise_period(dtype, tensor.size());
+    for (std::int64_t at = 0; at < bytes; at += period.storage->bytes()) {
+      std::memcpy(static_cast<char*>(tensor.storage->data()) + at, period.storage->data(),
+                  static_cast<std::size_t>(std::min(period.storage->bytes(), bytes - at)));
+    }
+    return place(tensor);
   }
 
   HostTensor fetch(const Tensor& tensor) override { return outputs_.at(tensor.data); }
@@ -74,6 +87,15 @@ Tensor OperandMemory::place_f32(std::span<const double> values) {
 }
 Tensor OperandMemory::place_u8(std::span<const std::uint8_t> values) {
   return place(vector_of<std::uint8_t>(DType::kU8, values));
+}
+
+HostTensor OperandMemory::noise_period(DType dtype, std::int64_t count) {
+  constexpr std::int64_t kPeriod = 1'000'003;  // a prime: no row repeats the one before
+  HostTensor tensor = HostTensor::zeros(dtype, {std::min(count, kPeriod)}, "noise");
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> normal;
+  tensor.fill([&](const auto&) { return normal(random); });
+  return tensor;
 }
 
 std::unique_ptr<OperandMemory> make_operand_memory(Device device) {

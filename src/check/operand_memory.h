@@ -25,6 +25,9 @@ class OperandMemory {
   /// An output: every byte 0xFF, which is NaN in each floating dtype.
   virtual Tensor output(DType dtype, std::span<const std::int64_t> shape) = 0;
 
+  /// Standard normals that repeat after a million elements: for runs that are timed, not checked.
+  virtual Tensor noise(DType dtype, std::span<const std::int64_t> shape) = 0;
+
   /// Contents of an output, row-major, on the host. Waits for the device.
   virtual oracle::HostTensor fetch(const Tensor& tensor) = 0;
 
@@ -45,6 +48,10 @@ class OperandMemory {
   Tensor place_i32(std::span<const std::int64_t> values);
   Tensor place_f32(std::span<const double> values);
   Tensor place_u8(std::span<const std::uint8_t> values);
+
+ protected:
+  /// The first of `count` elements of noise, as many as do not repeat.
+  static oracle::HostTensor noise_period(DType dtype, std::int64_t count);
 };
 
 /// Throws Error{kBackend} for a device that this build or machine does not have.

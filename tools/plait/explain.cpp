@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -110,31 +112,40 @@ std::unique_ptr<Subject> make_subject(const Request& request) {
   return subject;
 }
 
-/// Operands of a corpus batch: NaN everywhere (speed does not depend on values), and a pool of at
-/// most 4096 pages that the page table walks through again and again.
+/// Operands of a corpus batch: random numbers, as a GPU's clock depends on them, and every page of
+/// its own, so that no cache serves what memory would. A pool that would be too large for that has
+/// pages that the page tables share.
 struct CorpusOperands {
   std::vector<Tensor> page_ids, positions;
   RunArgs args;
 
-  CorpusOperands(const Subject& s, check::OperandMemory& memory) {
+  CorpusOperands(const Subject& s, Device device, check::OperandMemory& memory) {
     const AttentionSpec& spec = s.spec;
     const std::int64_t total_q = s.batch.qo_indptr.back();
     const std::int64_t heads = spec.num_kv_heads;
-    args.q = output(memory, spec.q_dtype, {total_q, spec.num_qo_heads, spec.head_dim_qk});
-    args.o = output(memory, spec.o_dtype, {total_q, spec.num_qo_heads, spec.head_dim_vo});
+    args.q = noise(memory, spec.q_dtype, {total_q, spec.num_qo_heads, spec.head_dim_qk});
+    args.o = noise(memory, spec.o_dtype, {total_q, spec.num_qo_heads, spec.head_dim_vo});
     if (spec.kv_kind == KvKind::kRagged) {
       const std::int64_t tokens = s.batch.views[0].page_indptr.back();
-      args.k = output(memory, spec.kv_dtype, {tokens, heads, spec.head_dim_qk});
-      args.v = output(memory, spec.kv_dtype, {tokens, heads, spec.head_dim_vo});
+      args.k = noise(memory, spec.kv_dtype, {tokens, heads, spec.head_dim_qk});
+      args.v = noise(memory, spec.kv_dtype, {tokens, heads, spec.head_dim_vo});
       return;
     }
-    constexpr std::int64_t kPool = 4096;
-    args.k = output(memory, spec.kv_dtype, {kPool, spec.page_size, heads, spec.head_dim_qk});
-    args.v = output(memory, spec.kv_dtype, {kPool, spec.page_size, heads, spec.head_dim_vo});
+    std::int64_t listed = 0;
+    for (const View& view : s.batch.views) listed += view.page_indptr.back();
+    const std::int64_t page_bytes =
+        size_of(spec.kv_dtype) * spec.page_size * heads * (spec.head_dim_qk + spec.head_dim_vo);
+    const std::int64_t pool = std::clamp<std::int64_t>(listed, 1, pool_bytes(device) / page_bytes);
+    args.k = noise(memory, spec.kv_dtype, {pool, spec.page_size, heads, spec.head_dim_qk});
+    args.v = noise(memory, spec.kv_dtype, {pool, spec.page_size, heads, spec.head_dim_vo});
+    std::vector<std::int64_t> order(static_cast<std::size_t>(pool));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(1));
     bool any_positions = false;
+    std::size_t page = 0;
     for (const View& view : s.batch.views) {
       std::vector<std::int64_t> ids(static_cast<std::size_t>(view.page_indptr.back()));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i) % kPool;
+      for (std::int64_t& id : ids) id = order[page++ % order.size()];
       page_ids.push_back(memory.place_i32(ids));
       const std::vector<std::int64_t> at(view.positions.begin(), view.positions.end());
       positions.push_back(at.empty() ? Tensor{} : memory.place_i32(at));
@@ -145,9 +156,12 @@ struct CorpusOperands {
   }
 
  private:
-  static Tensor output(check::OperandMemory& memory, DType dtype,
-                       const std::vector<std::int64_t>& shape) {
-    return memory.output(dtype, shape);
+  static Tensor noise(check::OperandMemory& memory, DType dtype,
+                      const std::vector<std::int64_t>& shape) {
+    return memory.noise(dtype, shape);
+  }
+  static constexpr std::int64_t pool_bytes(Device device) {
+    return std::int64_t{device.kind == DeviceKind::kCpu ? 1 : 24} << 30;
   }
 };
 
@@ -233,8 +247,9 @@ Result explain_device(const Request& request, Subject& s, Drawing& drawing) {
   const std::unique_ptr<check::OperandMemory> memory =
       check::make_operand_memory(engine_options.device);
   std::optional<CorpusOperands> corpus;
-  if (s.corpus.has_value()) corpus.emplace(s, *memory);
-  const RunArgs args = corpus.has_value() ? corpus->args : s.operands->place(*memory);
+  if (s.corpus.has_value()) corpus.emplace(s, engine_options.device, *memory);
+  RunArgs args = corpus.has_value() ? corpus->args : s.operands->place(*memory);
+  args.stream = memory->stream();
   double run_ns = 0;
   for (int i = 0; i < 3; ++i) {  // the last of three, caches and clocks being warm
     memory->synchronize();
