@@ -40,6 +40,11 @@ void refuse_missing_operand(const char* field, const Tensor& tensor) {
               "the memory that replays after later plans shall use");
 }
 
+/// One last arriver with more rows times states to merge than this would merge alone, while the
+/// others are done, for longer than a launch takes that spreads the merges over the device
+/// (docs/perf-log.md).
+constexpr std::int64_t kLargestArrival = 512;
+
 int largest_class_count(std::span<const PlanTarget> targets) {
   int count = 1;
   for (const PlanTarget& target : targets) count = std::max(count, target.num_classes);
@@ -60,7 +65,8 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
       measured_(request.options->measure),
       ring_(context, std::max<std::int64_t>(request.bounds.plan_words * 4, 16)),
       branches_(context, canonical_ ? 0 : largest_class_count(request.targets) - 1),
-      slices_(request.groups.size()) {
+      slices_(request.groups.size()),
+      merge_later_(request.groups.size(), false) {
   release_parked();
   state_->context = std::move(context);
   load_kernels(request, kernels);
@@ -70,6 +76,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
   const CuDevicePtr base = state_->workspace->address();
   for (Group& group : state_->groups) {
     group.params.plan = layout_.carve<const std::int32_t>(base, layout_.plan);
+    group.params.plan_bytes = request.bounds.plan_words * 4;
     group.params.counters = layout_.carve<device::u32>(base, layout_.counters);
     group.params.state_o = layout_.carve<float>(base, layout_.state_o);
     group.params.state_lse = layout_.carve<float>(base, layout_.state_lse);
@@ -216,6 +223,7 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
   }
   for (std::size_t group = 0; group < slices_.size(); ++group) {
     const device::GroupHeader& header = group_header(plan, group);
+    merge_later_[group] = plan.groups[group].largest_arrival > kLargestArrival;
     slices_[group].fill(0);
     for (std::int32_t index = 0; index < header.num_classes; ++index) {
       slices_[group][static_cast<std::size_t>(index)] = header.classes[index].num_slices;
@@ -317,18 +325,31 @@ void CudaExecutor::run(const RunArgs& args) {
                  "cuMemsetD8Async");
   }
   if (count == 0) return;
-  if (count > 1) branches_.fork(stream, count - 1);
+  const bool merge_later = merge_later_[group_index];
+  common.merge_role = merge_later ? device::kMergeLater : device::kMergeInPlace;
+  // Classes run side by side: as grids that may overlap the one before, which costs the host a
+  // launch each, or on branches of the stream, which costs as much again in events. Graphs keep
+  // branches: their replay costs the host nothing, and every driver captures them.
+  const bool overlap = !capturing && state_->context->facts().compute_capability >= 90;
+  const bool fork = !overlap && count > 1;
+  if (fork) branches_.fork(stream, count - 1);
   for (int index = 0; index < count; ++index) {
     // The largest tiles run on the caller's stream.
-    const bool last = index + 1 == count;
+    const bool own = overlap || index + 1 == count;
     launch_class(group, classes[static_cast<std::size_t>(index)], args, common,
-                 last ? stream : branches_.branch(index));
+                 own ? stream : branches_.branch(index), overlap && index > 0);
   }
-  if (count > 1) branches_.join(stream, count - 1);
+  if (fork) branches_.join(stream, count - 1);
+  if (merge_later) {
+    common.merge_role = device::kMergeOnly;
+    common.worker_times = nullptr;
+    launch_class(group, 0, args, common, stream, overlap);
+  }
 }
 
 void CudaExecutor::launch_class(const Group& group, int class_index, const RunArgs& args,
-                                const device::AttentionParams& common, CuStream stream) const {
+                                const device::AttentionParams& common, CuStream stream,
+                                bool overlap) {
   const ClassKernels& kernels = group.classes[static_cast<std::size_t>(class_index)];
   device::AttentionParams params = common;
   params.class_index = class_index;
@@ -337,12 +358,13 @@ void CudaExecutor::launch_class(const Group& group, int class_index, const RunAr
   }
   const KernelRequest kernel{
       &group.spec, &state_->context->facts(), kernels.tile, canonical_, args.state, measured_};
-  const ParameterRequest request{&kernel, &params, &args, &state_->context->driver()};
+  const ParameterRequest request{&kernel, &params, &args, &state_->context->driver(),
+                                 &tensor_maps_};
   alignas(128) std::array<std::byte, kMaxParameterBytes> buffer;
   family_.write_parameters(request, buffer);
   void* arguments[] = {buffer.data()};
   launch(*kernels.by_state[args.state ? 1 : 0], {static_cast<unsigned>(group.num_workers), 1, 1},
-         arguments, stream);
+         arguments, stream, overlap);
 }
 
 void CudaExecutor::status(Stream stream) {

@@ -12,6 +12,7 @@
 #include "cuda/jit/kernel_cache.h"
 #include "cuda/operands.h"
 #include "cuda/staging_ring.h"
+#include "cuda/tensor_maps.h"
 #include "cuda/workspace.h"
 #include "plan/backend.h"
 
@@ -71,8 +72,10 @@ class CudaExecutor final : public Executor {
   bool note_capture(const RunArgs& args, CuStream stream);
   /// Refuses a plan that reads operands which a living graph's runs did not bring.
   void check_against_graphs(const Plan& plan);
+  /// One launch with the kernel of a tile class. `overlap`: it may start while the grid before it
+  /// in `stream` still runs.
   void launch_class(const Group& group, int class_index, const RunArgs& args,
-                    const device::AttentionParams& common, CuStream stream) const;
+                    const device::AttentionParams& common, CuStream stream, bool overlap);
 
   const FamilyHooks& family_;
   std::shared_ptr<State> state_;
@@ -82,12 +85,16 @@ class CudaExecutor final : public Executor {
   bool measured_ = false;
   int widest_grid_ = 1;  // workers per tile class in the table of times
   KnownAddresses known_addresses_;
+  TensorMaps tensor_maps_;
   StagingRing ring_;
   Branches branches_;
   std::vector<std::weak_ptr<Capture>> captures_;
   // Slices of the current plan, [group][class]: a class without work is not launched, except into a
   // graph, which has to serve later plans.
   std::vector<std::array<std::int32_t, device::kMaxClasses>> slices_;
+  // Whether states of the current plan are merged by a launch of their own, [group]. A graph keeps
+  // what was decided when it was captured: either way serves every plan.
+  std::vector<bool> merge_later_;
 };
 
 }  // namespace plait::cuda

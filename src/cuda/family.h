@@ -15,6 +15,7 @@
 #include "cuda/device.h"
 #include "cuda/jit/kernel_key.h"
 #include "cuda/kernels/common/params.h"
+#include "cuda/tensor_maps.h"
 #include "plait/attention.h"
 #include "plan/planner.h"
 
@@ -39,6 +40,7 @@ struct ParameterRequest {
   const device::AttentionParams* common = nullptr;  // complete
   const RunArgs* args = nullptr;
   const Driver* driver = nullptr;  // for tensor maps
+  TensorMaps* tensor_maps = nullptr;
 };
 
 /// Stateless; one object per process.

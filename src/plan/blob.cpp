@@ -111,6 +111,7 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
     const TileClass& tile = group.classes[static_cast<std::size_t>(task.tile_class)];
     const bool state = task.needs_state != 0 || task.num_chunks > 1;
     task.first_run = index;
+    task.merged = 0;
     for (i32 c = 0; c < task.num_chunks; ++c, ++run, ++index) {
       const Range range = chunk_range(group, task, scratch.cuts, c);
       i32 count = 0;
@@ -153,7 +154,7 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
   return section;
 }
 
-MergeSection write_merges(const BatchFacts& batch, const TaskList& list, const RunSection& runs,
+MergeSection write_merges(const BatchFacts& batch, TaskList& list, const RunSection& runs,
                           BlobWriter& blob) {
   MergeSection section;
   const std::size_t views = batch.num_views();
@@ -188,7 +189,7 @@ MergeSection write_merges(const BatchFacts& batch, const TaskList& list, const R
             out.counter_begin = m * batch.domain_heads;
             out.reserved = 0;
             for (std::size_t i = 0; i < count; ++i) {
-              const Task& task = *tasks[i];
+              Task& task = *tasks[i];
               for (i32 c = 0; c < task.num_chunks; ++c) {
                 device::Run& from = run[task.first_run + c];
                 if (from.num_merges == 0) from.merge_begin = m;
@@ -197,6 +198,10 @@ MergeSection write_merges(const BatchFacts& batch, const TaskList& list, const R
               }
             }
             out.num_refs = r - out.ref_begin;
+            for (std::size_t i = 0; i < count; ++i) {
+              tasks[i]->merged += i64{out.num_fused_rows} * out.num_refs;
+              section.largest_arrival = std::max(section.largest_arrival, tasks[i]->merged);
+            }
             ++m;
           });
   }

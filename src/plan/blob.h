@@ -72,8 +72,9 @@ struct MergeSection {
   i32 merge_offset = 0, num_merges = 0;
   i32 ref_offset = 0, num_refs = 0;
   i32 num_counters = 0;
+  i64 largest_arrival = 0;  // see GroupSummary
 };
-MergeSection write_merges(const BatchFacts& batch, const TaskList& list, const RunSection& runs,
+MergeSection write_merges(const BatchFacts& batch, TaskList& list, const RunSection& runs,
                           BlobWriter& blob);
 
 }  // namespace plait::planning

@@ -319,13 +319,15 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, BatchFacts& ba
     workers = levelled;
     return section;
   }
+  i64 assigned_limit = mean;
   i64 written_limit = -1;  // its tasks are gone
   i64 cut_limit = -1;
   for (i64 divisor : {2, 4, 8}) {
+    if (whole.largest <= mean / divisor) continue;  // would cut nothing
     cut_limit = std::max<i64>(1, mean / divisor);
     if (!within(cut_to_limit(group, batch, list, cut_limit))) break;
     section = finish();
-    written_limit = cut_limit;
+    written_limit = assigned_limit = cut_limit;
     if (workers.largest_load < best_load - best_load / 128) {
       best_load = workers.largest_load;
       best_limit = cut_limit;
@@ -333,7 +335,11 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, BatchFacts& ba
     if (workers.largest_load <= good) break;
   }
   if (cut_limit != best_limit) cut_to_limit(group, batch, list, best_limit);
-  if (written_limit != best_limit) section = finish();
+  if (assigned_limit != best_limit) return finish();
+  if (written_limit != best_limit) {
+    blob = start;
+    section = write_runs(group, batch, list, blob, scratch);
+  }
   return section;
 }
 
@@ -384,6 +390,7 @@ void Planner::Impl::plan_group(const GroupFacts& group, const Batch& batch, Blob
   summary.classes = workers.classes;
   summary.num_state_rows = runs.state_rows;
   summary.num_merges = merges.num_merges;
+  summary.largest_arrival = merges.largest_arrival;
 }
 
 Planner::Planner(std::span<const AttentionSpec> groups, const Capacity& capacity,

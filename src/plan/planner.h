@@ -61,6 +61,8 @@ struct GroupSummary {
   std::array<ClassSummary, device::kMaxClasses> classes{};
   std::int64_t num_state_rows = 0;
   std::int64_t num_merges = 0;
+  /// Rows times states that one item, arriving last at all its merges, would have to merge.
+  std::int64_t largest_arrival = 0;
 };
 
 /// A finished plan: views into the planner's own buffers, valid until its next successful plan().

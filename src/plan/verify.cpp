@@ -287,6 +287,9 @@ class GroupVerifier {
       require(merge.num_refs > 0 && merge.ref_begin >= 0 &&
                   i64{merge.ref_begin} + merge.num_refs <= header_.num_refs,
               name + " references", merge.ref_begin, "references of the plan");
+      require(merge.head_count == merges_[0].head_count &&
+                  merge.counter_begin == static_cast<i64>(m) * merge.head_count,
+              name + " counter", merge.counter_begin, "the counters after those of merge m - 1");
       for (i32 h = 0; h < merge.head_count; ++h) {
         const i64 c = i64{merge.counter_begin} + h;
         require(c >= 0 && c < header_.num_counters && counter[static_cast<std::size_t>(c)] == 0,

@@ -419,6 +419,24 @@ TEST_F(GpuHopper, SplitPrefillAndDecodeTogether) {
   check(c, random);
 }
 
+TEST_F(GpuHopper, MergesInALaunchOfTheirOwn) {
+  // 160 fused rows behind 10 chunks of a prefix: more than last arrivers merge, see executor.cpp.
+  std::mt19937_64 random(11);
+  Case c;
+  c.spec = base_spec(8, 1);
+  c.policy.kind = PolicyKind::kFixedChunk;
+  c.policy.kv_chunk = 32;
+  c.shared_prefix = true;
+  c.prefix = 320;
+  c.qo_len.assign(20, 1);
+  for (int i = 0; i < 20; ++i) c.kv_len.push_back(1 + 5 * i);
+  check(c, random);
+  c.spec.sink = true;
+  check(c, random);
+  c.state = true;
+  check(c, random);
+}
+
 TEST_F(GpuHopper, Declines) {
   const Engine hopper = engine();
   const auto declined = [&](const AttentionSpec& spec) { return !hopper.refusals(spec).empty(); };

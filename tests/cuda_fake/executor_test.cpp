@@ -66,6 +66,7 @@ struct LaunchedParams {
   const std::int32_t* plan;
   std::int32_t group;
   std::int32_t class_index;
+  std::int32_t merge_role;
 };
 
 LaunchedParams params_of(const fake::Launch& launch) {
@@ -114,7 +115,7 @@ class FakeExecutor : public testing::Test {
 
   std::unique_ptr<CudaExecutor> make_executor() {
     targets_ = {family_.target(groups_[0], {}, context_->facts())};
-    planner_.emplace(groups_, capacity_, Policy{}, targets_);
+    planner_.emplace(groups_, capacity_, policy_, targets_);
     const ExecutorRequest request{groups_,    targets_,  planner_->bounds(),
                                   &capacity_, &options_, &engine_options_};
     return std::make_unique<CudaExecutor>(family_, context_, *kernels_, request);
@@ -175,6 +176,7 @@ class FakeExecutor : public testing::Test {
   std::shared_ptr<DeviceContext> context_;
   std::vector<AttentionSpec> groups_;
   Capacity capacity_;
+  Policy policy_;
   Attention::Options options_;
   EngineOptions engine_options_;
   std::vector<PlanTarget> targets_;
@@ -265,7 +267,9 @@ TEST_F(FakeExecutor, ClassesWithoutWorkAreLaunchedIntoGraphsOnly) {
   executor->upload(plan({1, 120}, 8), {});
   executor->run(args_);
   ASSERT_EQ(fake_state().launches.size(), 2u);
-  EXPECT_NE(fake_state().launches[0].stream, fake_state().launches[1].stream);
+  EXPECT_EQ(fake_state().launches[0].stream, fake_state().launches[1].stream);
+  EXPECT_FALSE(fake_state().launches[0].overlaps_previous);
+  EXPECT_TRUE(fake_state().launches[1].overlaps_previous);
 
   fake_state().launches.clear();
   executor->upload(plan({1, 1}, 8), {});
@@ -279,6 +283,71 @@ TEST_F(FakeExecutor, ClassesWithoutWorkAreLaunchedIntoGraphsOnly) {
   driver.check(driver.stream_end_capture(stream, &graph), "end");
   ASSERT_EQ(fake_state().launches.size(), 2u);
   EXPECT_TRUE(fake_state().launches[0].captured && fake_state().launches[1].captured);
+  EXPECT_NE(fake_state().launches[0].stream, fake_state().launches[1].stream);
+  EXPECT_FALSE(fake_state().launches[1].overlaps_previous);
+  driver.graph_destroy(graph);
+  driver.stream_destroy(stream);
+}
+
+TEST_F(FakeExecutor, RunAsksTheDriverForLittle) {
+  make_context();
+  make_operands();
+  const auto executor = make_executor();
+  const auto calls_of_run = [&] {
+    executor->run(args_);  // operands are checked when they are new
+    const std::int64_t before = fake_state().calls;
+    executor->run(args_);
+    return fake_state().calls - before;
+  };
+  executor->upload(plan({1, 1}, 8), {});
+  const std::int64_t one_class = calls_of_run();
+  executor->upload(plan({1, 120}, 8), {});
+  EXPECT_EQ(calls_of_run(), one_class + 1) << "a second class costs a launch and no event";
+}
+
+TEST_F(FakeExecutor, LargeMergesHaveALaunchOfTheirOwn) {
+  make_context();
+  make_operands();
+  const auto executor = make_executor();
+  executor->upload(plan({1, 1}, 8), {});
+  executor->run(args_);
+  ASSERT_EQ(fake_state().launches.size(), 1u);
+  EXPECT_EQ(params_of(fake_state().launches[0]).merge_role, device::kMergeInPlace);
+
+  // 64 fused rows of a tile in 32 chunks, of which the last would merge all.
+  const auto roles = [&] {
+    std::vector<std::int32_t> all;
+    for (const fake::Launch& launch : fake_state().launches) {
+      all.push_back(params_of(launch).merge_role);
+    }
+    return all;
+  };
+  policy_.kind = PolicyKind::kFixedChunk;
+  policy_.kv_chunk = 64;
+  capacity_.max_kv_tokens = 2048;
+  capacity_.min_kv_chunk = 64;
+  const auto large = make_executor();
+  fake_state().launches.clear();
+  large->upload(plan({32}, 128), {});
+  ASSERT_GT(planner_->current().groups[0].largest_arrival, 512);
+  large->run(args_);
+  EXPECT_EQ(roles(), (std::vector<std::int32_t>{device::kMergeLater, device::kMergeOnly}));
+  EXPECT_TRUE(fake_state().launches[1].overlaps_previous);
+  EXPECT_EQ(fake_state().launches[0].stream, fake_state().launches[1].stream);
+
+  // A graph keeps what was decided when it was captured.
+  CuStream stream = make_stream();
+  const Driver& driver = context_->driver();
+  args_.stream.handle = stream;
+  fake_state().launches.clear();
+  driver.check(driver.stream_begin_capture(stream, CuCaptureMode::kThreadLocal), "begin");
+  large->run(args_);
+  CuGraph graph = nullptr;
+  driver.check(driver.stream_end_capture(stream, &graph), "end");
+  EXPECT_EQ(roles(), (std::vector<std::int32_t>{device::kMergeLater, device::kMergeLater,
+                                                device::kMergeOnly}));
+  EXPECT_EQ(fake_state().launches[2].stream, stream);
+  EXPECT_FALSE(fake_state().launches[2].overlaps_previous);
   driver.graph_destroy(graph);
   driver.stream_destroy(stream);
 }

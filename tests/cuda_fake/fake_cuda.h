@@ -19,6 +19,7 @@ struct Launch {
   unsigned threads = 0;
   void* stream = nullptr;
   bool captured = false;
+  bool overlaps_previous = false;         // a programmatic dependent launch
   std::vector<unsigned char> parameters;  // the first bytes of the kernel's parameter
 };
 
@@ -45,7 +46,7 @@ struct State {
 };
 
 /// Bytes of a launch's parameter that are kept.
-inline constexpr std::size_t kKeptParameterBytes = 16;
+inline constexpr std::size_t kKeptParameterBytes = 24;
 
 }  // namespace plait::cuda::fake
 

@@ -51,6 +51,12 @@ Work prepare_launch(const CuLaunchConfig& config, CuFunction function, void** ar
   launch.threads = config.block_x;
   launch.stream = config.stream;
   launch.captured = captured;
+  for (unsigned index = 0; index < config.attribute_count; ++index) {
+    if (config.attributes[index].id == CuLaunchAttributeId::kProgrammaticStreamSerialization) {
+      launch.overlaps_previous =
+          config.attributes[index].value.programmatic_stream_serialization != 0;
+    }
+  }
   const auto* bytes = static_cast<const unsigned char*>(arguments[0]);
   launch.parameters.assign(bytes, bytes + kKeptParameterBytes);
   plait_fake_cuda_state()->launches.push_back(std::move(launch));

@@ -136,7 +136,8 @@ struct Slice {
 
 /// Rows whose output is merged from the same list of partial states, for each of head_count heads.
 /// Head h uses counter counter_begin + (h - head_begin); its partial states are complete when the
-/// counter reaches num_refs.
+/// counter reaches num_refs. All merges of a group have the same head_count, and merge m the
+/// counters from m * head_count on.
 struct Merge {
   i32 fused_row_begin, num_fused_rows;
   i32 head_begin, head_count;

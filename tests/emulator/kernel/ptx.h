@@ -150,6 +150,11 @@ inline void mbarrier_try_wait_parity_shared_cta_b64(bool& done, u32 barrier, u32
 inline void fence_mbarrier_init_release_cluster() {}
 inline void fence_proxy_async_shared_cta() {}
 
+// ---- hints, and the order of grids: one runs after the other here ----
+inline void prefetch_global_L2(u64) {}
+inline void griddepcontrol_launch_dependents() {}
+inline void griddepcontrol_wait() {}
+
 // ---- the copy engine ----
 inline void prefetch_tensormap(u64) {}
 inline void cp_async_bulk_tensor_5d_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(

@@ -26,10 +26,19 @@ struct StatusBlock {
   u32 reserved;
 };
 
+/// Who merges partial states.
+enum MergeRole : i32 {
+  kMergeInPlace = 0,  // of each output tile the last arriver, in plan order
+  kMergeLater = 1,    // nobody in this launch: states are written and not counted
+  kMergeOnly = 2,     // this launch does nothing else: all its warps share all merges
+};
+
 struct AttentionParams {
   const i32* plan;  // the blob of plan_layout.h
   i32 group;
   i32 class_index;
+  i32 merge_role;  // MergeRole
+  i64 plan_bytes;  // of the buffer that holds the plan, whatever the plan
 
   const void* q;  // [total_q, num_qo_heads, head_dim_qk], innermost stride 1
   i64 q_stride_row, q_stride_head;

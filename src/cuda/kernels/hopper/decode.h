@@ -428,7 +428,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
       fence_async_shared();
       named_barrier_sync(1, C::kWarps * 32);
       if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot);
-      if (w.state_row >= 0 && w.num_merges > 0) {
+      if (counts_arrivals(p, w)) {
         arrive_and_merge<C>(p, w, kv_head, s.merge_flags, tid, C::kWarps * 32, 1);
       }
     }
@@ -437,12 +437,22 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
 
 template <class C>
 PLAIT_DEVICE void decode_entry(const HopperParams& p) {
+  if (p.common.merge_role == kMergeOnly) {
+    allow_next_grid();
+    prefetch_plan(p.common);
+    wait_for_previous_grid();
+    merge_all<C>(p.common);
+    return;
+  }
   extern __shared__ unsigned char dynamic_shared[];
   const u32 base = shared_address(dynamic_shared);
   auto& shared = *reinterpret_cast<DecodeShared<C>*>(dynamic_shared + (-base & 1023));
   if constexpr (C::kMeasured) record_worker_begin(p.common);
+  allow_next_grid();
+  prefetch_plan(p.common);
   decode_worker<C>(p.common, &p.k_map, &p.v_map, shared);
   if constexpr (C::kMeasured) record_worker_end(p.common);
+  wait_for_previous_grid();
 }
 
 /// Dynamic shared memory of a launch: the struct at the next multiple of its alignment.

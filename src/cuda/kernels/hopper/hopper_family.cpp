@@ -70,13 +70,15 @@ struct Axis {
 constexpr CuTensorMapL2Promotion kPromotion = CuTensorMapL2Promotion::k128B;
 
 /// A map over 2-byte elements whose innermost axis is 64 contiguous ones.
-void encode_map(const Driver& driver, TensorMap* out, const char* field, const void* address,
-                const std::array<Axis, 4>& axes, bool nan_outside) {
+void encode_map(const ParameterRequest& from, TensorMap* out, const char* field,
+                const void* address, const std::array<Axis, 4>& axes, bool nan_outside) {
   constexpr std::int64_t kLargestStride = std::int64_t{1} << 39;  // elements: 2^40 bytes
-  std::array<std::uint64_t, 5> dims{64};
-  std::array<std::uint64_t, 4> strides{};
-  std::array<std::uint32_t, 5> box{64};
-  const std::array<std::uint32_t, 5> steps{1, 1, 1, 1, 1};
+  TensorMapRequest request;
+  request.address = address;
+  request.extents[0] = request.box[0] = 64;
+  request.type = CuTensorMapDataType::kBF16;
+  request.promotion = kPromotion;
+  request.outside = nan_outside ? CuTensorMapOobFill::kNan : CuTensorMapOobFill::kZero;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const Axis& axis = axes[i];
     const bool moves = axis.extent > 1;  // else the stride is never used
@@ -85,17 +87,11 @@ void encode_map(const Driver& driver, TensorMap* out, const char* field, const v
                   std::to_string(axis.stride) + " elements",
                   "a positive multiple of 8 below 2^39, as the copy engine needs");
     }
-    dims[i + 1] = static_cast<std::uint64_t>(std::max<std::int64_t>(axis.extent, 1));
-    strides[i] = 2 * static_cast<std::uint64_t>(moves ? axis.stride : 64);
-    box[i + 1] = axis.box;
+    request.extents[i + 1] = static_cast<std::uint64_t>(std::max<std::int64_t>(axis.extent, 1));
+    request.strides[i] = 2 * static_cast<std::uint64_t>(moves ? axis.stride : 64);
+    request.box[i + 1] = axis.box;
   }
-  CuTensorMap map;
-  driver.check(driver.tensor_map_encode_tiled(
-                   &map, CuTensorMapDataType::kBF16, 5, const_cast<void*>(address), dims.data(),
-                   strides.data(), box.data(), steps.data(), CuTensorMapInterleave::kNone,
-                   CuTensorMapSwizzle::k128B, kPromotion,
-                   nan_outside ? CuTensorMapOobFill::kNan : CuTensorMapOobFill::kZero),
-               "cuTensorMapEncodeTiled");
+  const CuTensorMap& map = from.tensor_maps->get(*from.driver, request);
   static_assert(sizeof(TensorMap) == sizeof(CuTensorMap));
   std::memcpy(out, &map, sizeof(TensorMap));
 }
@@ -200,7 +196,7 @@ class HopperFamily final : public FamilyHooks {
     const Axis halves{2, 64, 2};
     if (!decode) {
       encode_map(
-          *request.driver, &params->q_map, "q", address_or_any(p.q, p),
+          request, &params->q_map, "q", address_or_any(p.q, p),
           {Axis{p.group_size, p.q_stride_head, group}, Axis{kUnbounded, p.q_stride_row, 64 / group},
            halves, Axis{p.num_kv_heads, p.q_stride_head * p.group_size, 1}},
           false);
@@ -210,7 +206,7 @@ class HopperFamily final : public FamilyHooks {
     const auto encode_pool = [&](TensorMap* map, const char* field, const void* address,
                                  std::int64_t page, std::int64_t slot, std::int64_t head,
                                  std::uint32_t half_box) {
-      encode_map(*request.driver, map, field, address_or_any(address, p),
+      encode_map(request, map, field, address_or_any(address, p),
                  {Axis{tokens.extent, slot, tokens.box}, Axis{2, 64, half_box},
                   Axis{p.num_kv_heads, head, 1}, Axis{pages.extent, page, 1}},
                  true);

@@ -40,20 +40,40 @@ PLAIT_DEVICE void write_output4(const Params& p, i32 fused_row, i32 kv_head, i32
   }
 }
 
-/// One warp merges one row.
+/// One warp merges one row. States are asked for before their weights are known: what is left of
+/// the latency is one read of the plan and one of the states.
 template <class C>
 PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs, i32 head_index,
                             i32 row_in_merge, i32 fused_row, i32 kv_head) {
+  constexpr i32 kInFlight = C::kQTile > 16 ? 4 : 8;  // large tiles leave few registers
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
-  float best = neg_inf();
-  for (i32 base = 0; base < num_refs; base += 32) {
-    float lse = neg_inf();
-    if (base + lane < num_refs) {
-      const StateRef ref = refs[base + lane];
-      lse = __ldcg(p.state_lse + ref.state_row + head_index * ref.head_stride + row_in_merge);
+  i32 state_row = 0;  // lane i: of state base + i
+  float state_lse = neg_inf();
+  const auto load_refs = [&](i32 base) {
+    state_lse = neg_inf();
+    if (base + lane >= num_refs) return;
+    const StateRef ref = refs[base + lane];
+    state_row = ref.state_row + head_index * ref.head_stride + row_in_merge;
+    state_lse = __ldcg(p.state_lse + state_row);
+  };
+  float4 values[kInFlight];
+  const auto load_states = [&](i32 first, i32 count) {
+#pragma unroll
+    for (i32 i = 0; i < kInFlight; ++i) {
+      const i64 row = __shfl_sync(~0U, state_row, first + i);
+      if (first + i < count) {
+        values[i] = __ldcg(reinterpret_cast<const float4*>(p.state_o + row * kHeadDim) + lane);
+      }
     }
-    best = fmaxf(best, lse);
+  };
+  load_refs(0);
+  load_states(0, num_refs);
+  float best = state_lse;
+  for (i32 base = 32; base < num_refs; base += 32) {
+    load_refs(base);
+    best = fmaxf(best, state_lse);
   }
+  if (num_refs > 32) load_refs(0);
 #pragma unroll
   for (i32 d = 16; d > 0; d >>= 1) best = fmaxf(best, __shfl_xor_sync(~0U, best, d));
   const float offset = best == neg_inf() ? 0.0F : best;
@@ -61,25 +81,23 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
   float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
   float total = 0.0F;
   for (i32 base = 0; base < num_refs; base += 32) {
-    float weight = 0.0F;
-    i32 state_row = 0;
-    if (base + lane < num_refs) {
-      const StateRef ref = refs[base + lane];
-      state_row = ref.state_row + head_index * ref.head_stride + row_in_merge;
-      weight = DeviceMath::exp(__ldcg(p.state_lse + state_row) - offset);
-    }
+    if (base > 0) load_refs(base);
+    const float weight = DeviceMath::exp(state_lse - offset);
     const i32 count = min_of(32, num_refs - base);
-#pragma unroll 4
-    for (i32 i = 0; i < count; ++i) {
-      const float w = __shfl_sync(~0U, weight, i);
-      const i64 row = __shfl_sync(~0U, state_row, i);
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(p.state_o + row * kHeadDim) + lane);
-      total += w;
-      if (w != 0.0F) {  // an empty state may hold anything; NaN weights pass
-        sum.x += w * v.x;
-        sum.y += w * v.y;
-        sum.z += w * v.z;
-        sum.w += w * v.w;
+    for (i32 first = 0; first < count; first += kInFlight) {
+      if (base + first > 0) load_states(first, count);
+#pragma unroll
+      for (i32 i = 0; i < kInFlight; ++i) {
+        const float w = __shfl_sync(~0U, weight, first + i);
+        if (first + i >= count) continue;
+        total += w;
+        if (w != 0.0F) {  // an empty state may hold anything; NaN weights pass
+          // Spelled out: whichever kernel merges gives the same bits.
+          sum.x = __fmaf_rn(w, values[i].x, sum.x);
+          sum.y = __fmaf_rn(w, values[i].y, sum.y);
+          sum.z = __fmaf_rn(w, values[i].z, sum.z);
+          sum.w = __fmaf_rn(w, values[i].w, sum.w);
+        }
       }
     }
   }
@@ -87,6 +105,32 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
   const float lse = total == 0.0F ? neg_inf() : offset + DeviceMath::log(total);
   write_output4<C>(p, fused_row, kv_head, lane * 4,
                    float4{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv}, lse);
+}
+
+/// All merges of the group, dealt to the warps of the grid: a launch of its own, for plans that
+/// would leave much to few last arrivers.
+template <class C>
+PLAIT_DEVICE void merge_all(const Params& p) {
+  const GroupHeader& g = group_header(p);
+  const Merge* merges = reinterpret_cast<const Merge*>(p.plan + g.merge_offset);
+  const StateRef* refs = reinterpret_cast<const StateRef*>(p.plan + g.ref_offset);
+  const i32 warps = static_cast<i32>(gridDim.x * (blockDim.x / 32));
+  const i32 slices = max_of(1, warps / max_of(1, g.num_counters));  // of the rows of a counter
+  i32 unit = static_cast<i32>(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
+  for (; unit < g.num_counters * slices; unit += warps) {
+    const i32 counter = unit / slices;
+    const Merge& merge = merges[counter / merges->head_count];
+    const i32 head = counter % merges->head_count;
+    for (i32 row = unit % slices; row < merge.num_fused_rows; row += slices) {
+      merge_row<C>(p, refs + merge.ref_begin, merge.num_refs, head, row,
+                   merge.fused_row_begin + row, merge.head_begin + head);
+    }
+  }
+}
+
+/// Whether a state that was just written has to be counted, and merged by the last to arrive.
+PLAIT_DEVICE bool counts_arrivals(const Params& p, const Work& w) {
+  return w.state_row >= 0 && w.num_merges > 0 && p.merge_role == kMergeInPlace;
 }
 
 /// Called by `threads` threads (ranks 0 .. threads - 1) that share named barrier `barrier`, after
@@ -112,13 +156,16 @@ PLAIT_DEVICE void arrive_and_merge(const Params& p, const Work& w, i32 kv_head, 
     __threadfence();
     named_barrier_sync(barrier, static_cast<u32>(threads));
     const i32 count = min_of(threads, w.num_merges - base);
+    const i32 warps = threads / 32;
+    i32 turn = rank / 32;  // rows of all merges are dealt to the warps in turn
     for (i32 i = 0; i < count; ++i) {
       if (!flags[i]) continue;
       const Merge& merge = merges[base + i];
-      for (i32 row = rank / 32; row < merge.num_fused_rows; row += threads / 32) {
+      for (i32 row = turn; row < merge.num_fused_rows; row += warps) {
         merge_row<C>(p, refs + merge.ref_begin, merge.num_refs, kv_head - merge.head_begin, row,
                      merge.fused_row_begin + row, kv_head);
       }
+      turn = (turn + warps - merge.num_fused_rows % warps) % warps;
     }
     named_barrier_sync(barrier, static_cast<u32>(threads));
   }

@@ -532,7 +532,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     });
     wgmma_wait<0>();
     pin_registers(logits);
-    if (w.state_row >= 0 && w.num_merges > 0) {
+    if (counts_arrivals(p, w)) {
       arrive_and_merge<C>(p, w, this_head, s.merge_flags, thread, kConsumerThreads, kMergeBarrier);
     }
   }
@@ -577,8 +577,11 @@ PLAIT_DEVICE void prefill_entry(const HopperParams& p) {
   const u32 base = shared_address(dynamic_shared);
   auto& shared = *reinterpret_cast<PrefillShared<C>*>(dynamic_shared + (-base & 1023));
   if constexpr (C::kMeasured) record_worker_begin(p.common);
+  allow_next_grid();
+  prefetch_plan(p.common);
   prefill_worker<C>(p, shared);
   if constexpr (C::kMeasured) record_worker_end(p.common);
+  wait_for_previous_grid();
 }
 
 /// Dynamic shared memory of a launch: the struct at the next multiple of its alignment.

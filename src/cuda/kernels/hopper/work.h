@@ -5,6 +5,8 @@
 
 #include "core/device/plan_layout.h"
 #include "cuda/kernels/device/element.h"
+#include "cuda/kernels/device/grid_dependency.h"
+#include "cuda/kernels/device/plan_prefetch.h"
 #include "cuda/kernels/device/ptx_sm90.h"
 #include "cuda/kernels/hopper/params.h"
 

@@ -4,6 +4,8 @@
 // its slices of runs. See config.h for what a kernel is specialised for and item.h for what it
 // does.
 #include "cuda/kernels/common/launch_info.h"
+#include "cuda/kernels/device/grid_dependency.h"
+#include "cuda/kernels/device/plan_prefetch.h"
 #include "cuda/kernels/mma/item.h"
 
 PLAIT_LAUNCH_INFO(static_cast<plait::device::u32>(plait::device::mma::Config::kThreads),
@@ -18,6 +20,13 @@ extern "C" __global__ void __launch_bounds__(plait::device::mma::Config::kThread
   extern __shared__ __align__(16) char shared[];
   u64 begin_time = 0;
   if constexpr (C::kMeasured) begin_time = global_nanoseconds();
+  allow_next_grid();
+  prefetch_plan(p);
+  if (p.merge_role == kMergeOnly) {
+    wait_for_previous_grid();
+    mma::Arrivals::merge_grid(p);
+    return;
+  }
   if (threadIdx.x == 0) {
     mma::open_cursor(p, reinterpret_cast<mma::ItemFacts*>(shared + C::kShared.facts));
   }
@@ -31,4 +40,5 @@ extern "C" __global__ void __launch_bounds__(plait::device::mma::Config::kThread
       p.worker_times[2 * blockIdx.x + 1] = global_nanoseconds();
     }
   }
+  wait_for_previous_grid();
 }

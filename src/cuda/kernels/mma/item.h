@@ -46,7 +46,9 @@ class Item {
       }
     }
     finish();
-    if (facts().run.state_begin >= 0) Arrivals::count(p_, shared_);
+    if (facts().run.state_begin >= 0 && p_.merge_role == kMergeInPlace) {
+      Arrivals::count(p_, shared_);
+    }
     return true;
   }
 

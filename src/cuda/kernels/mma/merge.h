@@ -118,6 +118,25 @@ struct Arrivals {
     }
   }
 
+  /// All merges of the group, dealt to the warps of the grid: a launch of its own, for plans that
+  /// would leave much to few last arrivers.
+  static __device__ __noinline__ void merge_grid(const AttentionParams& p) {
+    const GroupView group(p);
+    const OutputWriter writer{p};
+    const RowMerger merger{writer, group};
+    const i32 counters = group.header->num_counters;
+    const i32 warps = static_cast<i32>(gridDim.x) * C::kWarps;
+    const i32 slices = max_of(1, warps / max_of(1, counters));  // of the chunks of a counter
+    i32 unit = static_cast<i32>(blockIdx.x) * C::kWarps + static_cast<i32>(threadIdx.x / 32);
+    for (; unit < counters * slices; unit += warps) {
+      const i32 heads = group.merge(0).head_count;
+      const Merge& merge = group.merge(unit / slices / heads);
+      for (i32 c = unit % slices; c < RowMerger::chunks(merge); c += slices) {
+        merger.merge_chunk(merge, unit / slices % heads, c);
+      }
+    }
+  }
+
   static __device__ __forceinline__ void count(const AttentionParams& p, char* shared) {
     const GroupView group(p);
     ItemFacts& facts = *reinterpret_cast<ItemFacts*>(shared + C::kShared.facts);
