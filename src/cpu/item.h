@@ -51,6 +51,9 @@ class ItemRunner {
   void attend_head(const Layer& layer, const device::Run& run, std::int32_t kv_head);
   void attend_heads(const Layer& layer, const device::Run& run, std::int32_t kv_head, int count);
   void finish_merges(const Layer& layer, const device::Run& run, std::int32_t kv_head);
+  /// Merges the partial states of one row into the scratch's o; returns their lse (0 for a sum).
+  float merge_row(const Layer& layer, const device::Merge& merge, std::int32_t head_offset,
+                  std::int32_t row);
   void load_rows(const Layer& layer, const device::Run& run, std::int32_t kv_head, int first,
                  int count, int slot);
   void place_rows(const Layer& layer, const device::RowBlock& block);

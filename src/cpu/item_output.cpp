@@ -106,27 +106,60 @@ void ItemRunner::write_rows(const Layer& layer, const Run& run, int first) {
   }
 }
 
-void ItemRunner::merge(const Layer& layer, const Merge& merge, std::int32_t kv_head) {
-  const int g = layer.group_size;
-  const std::int32_t head_offset = kv_head - merge.head_begin;
-  float* o = scratch_.o;
-  for (std::int32_t r = 0; r < merge.num_fused_rows; ++r) {
+float ItemRunner::merge_row(const Layer& layer, const Merge& merge, std::int32_t head_offset,
+                            std::int32_t row) {
+  float* const o = scratch_.o;
+  const auto state_row = [&](std::int32_t i) {
+    const StateRef& ref = layer.plan.ref(merge.ref_begin + i);
+    return std::int64_t{ref.state_row} + std::int64_t{head_offset} * ref.head_stride + row;
+  };
+  if (!layer.softmax || layer.plan.header->segment_tokens > 0) {
+    // Canonical segments: the fold that one item makes of several segments.
     float lse = layer.softmax ? kMinusInfinity : 0.0F;
     if (merge.num_refs == 0) std::fill(o, o + layer.dim_vo, 0.0F);
     for (std::int32_t i = 0; i < merge.num_refs; ++i) {
-      const StateRef& ref = layer.plan.ref(merge.ref_begin + i);
-      const std::int64_t row =
-          std::int64_t{ref.state_row} + std::int64_t{head_offset} * ref.head_stride + r;
-      const float* partial = layer.state_o + row * layer.dim_vo;
+      const float* partial = layer.state_o + state_row(i) * layer.dim_vo;
       if (i == 0) {
         std::copy(partial, partial + layer.dim_vo, o);
-        lse = layer.state_lse[row];
+        lse = layer.state_lse[state_row(i)];
       } else {
-        merge_into(layer, o, lse, partial, layer.state_lse[row]);
+        merge_into(layer, o, lse, partial, layer.state_lse[state_row(i)]);
       }
     }
+    return lse;
+  }
+  // All at once, in the same order: a fold would round its lse at every state.
+  float largest = kMinusInfinity;
+  for (std::int32_t i = 0; i < merge.num_refs; ++i) {
+    largest = std::fmax(largest, layer.state_lse[state_row(i)]);
+  }
+  std::fill(o, o + layer.dim_vo, 0.0F);
+  const float offset = largest == kMinusInfinity ? 0.0F : largest;
+  double total = 0.0;
+  for (std::int32_t i = 0; i < merge.num_refs; ++i) {
+    const float weight = HostMath::exp(layer.state_lse[state_row(i)] - offset);
+    if (weight == 0.0F) continue;  // an empty state may hold anything
+    const float* partial = layer.state_o + state_row(i) * layer.dim_vo;
+    if (total == 0.0) {
+      layer.kernels->scale_row(partial, weight, layer.dim_vo, o);
+    } else {
+      layer.kernels->blend_row(o, 1.0F, partial, weight, layer.dim_vo, o);
+    }
+    total += static_cast<double>(weight);
+  }
+  if (total == 0.0) return kMinusInfinity;
+  if (total != 1.0) {
+    layer.kernels->scale_row(o, static_cast<float>(1.0 / total), layer.dim_vo, o);
+  }
+  return static_cast<float>(static_cast<double>(offset) + std::log(total));
+}
+
+void ItemRunner::merge(const Layer& layer, const Merge& merge, std::int32_t kv_head) {
+  const int g = layer.group_size;
+  for (std::int32_t r = 0; r < merge.num_fused_rows; ++r) {
+    const float lse = merge_row(layer, merge, kv_head - merge.head_begin, r);
     const std::int32_t fused = merge.fused_row_begin + r;
-    write_output(layer, fused / g, kv_head * g + fused % g, o, lse);
+    write_output(layer, fused / g, kv_head * g + fused % g, scratch_.o, lse);
   }
 }
 
