@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <string>
 
 #include "core/rope_frequency.h"
@@ -159,6 +160,10 @@ void fill_operands(const DeviceContext& context, const AttentionSpec& spec, cons
     params->page_ids[view] = index < args.page_ids.size()
                                  ? check.optional<std::int32_t>("page_ids", args.page_ids[index])
                                  : nullptr;
+    params->num_page_ids[view] = index < args.page_ids.size()
+                                     ? static_cast<std::int32_t>(std::min<std::int64_t>(
+                                           args.page_ids[index].size(), INT32_MAX))
+                                     : 0;
     params->positions[view] = index < args.positions.size()
                                   ? check.optional<std::int32_t>("positions", args.positions[index])
                                   : nullptr;

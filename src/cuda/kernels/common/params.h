@@ -53,6 +53,7 @@ struct AttentionParams {
   i32 page_size;                         // 1 for ragged
   i32 page_shift;                        // log2(page_size), or -1
   const i32* page_ids[kMaxParamViews];   // per view, see RowBlock::view
+  i32 num_page_ids[kMaxParamViews];      // a later plan of a captured launch may have more
   const i32* positions[kMaxParamViews];  // per view, null for views without
 
   void* o;  // [total_q, num_qo_heads, head_dim_vo]

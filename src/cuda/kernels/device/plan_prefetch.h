@@ -6,15 +6,20 @@
 
 namespace plait::device {
 
-/// Asks the L2 for the beginning of the plan, all lines at once; by all threads of a grid as they
-/// start. A worker finds its first item by a chain of dependent loads (headers, slice, run, piece,
-/// row block), and each would wait for memory on its own.
+/// Asks the L2 for the beginnings of the plan and of the page lists, all lines at once; by all
+/// threads of a grid as they start. A worker finds its first page by a chain of dependent loads
+/// (headers, slice, run, piece, row block, page id), and each would wait for memory on its own.
 __device__ __forceinline__ void prefetch_plan(const AttentionParams& p) {
   constexpr i64 kLineBytes = 128;
-  constexpr i64 kMostLines = 2048;  // what a few blocks can ask for; longer plans are read late
-  const i64 line = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (line < min_of(kMostLines, p.plan_bytes / kLineBytes)) {
-    prefetch_l2(reinterpret_cast<const char*>(p.plan) + line * kLineBytes);
+  constexpr i64 kMostLines = 2048;  // what a few blocks can ask for; what comes later is read late
+  const i64 offset = (static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x) * kLineBytes;
+  if (offset >= kMostLines * kLineBytes) return;
+  if (offset < p.plan_bytes) prefetch_l2(reinterpret_cast<const char*>(p.plan) + offset);
+#pragma unroll
+  for (i32 view = 0; view < kMaxParamViews; ++view) {
+    if (offset < static_cast<i64>(p.num_page_ids[view]) * 4) {
+      prefetch_l2(reinterpret_cast<const char*>(p.page_ids[view]) + offset);
+    }
   }
 }
 
