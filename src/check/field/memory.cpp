@@ -187,7 +187,8 @@ void group_sizes(const FieldRun& run) {
 }
 
 void head_dims(const FieldRun& run) {
-  for (std::int64_t dim : {32, 56, 64, 72, 80, 96, 112, 120, 128, 192, 224, 256, 512}) {
+  for (std::int64_t dim :
+       {32, 56, 64, 72, 80, 96, 112, 120, 128, 136, 144, 160, 176, 192, 224, 256, 512}) {
     Json document = paged({{16}, {33}, 4, 2, dim, dim, 16});
     document["mask"] = {{"kind", "causal"}};
     run.run_right(document, "head dim " + std::to_string(dim));

@@ -8,6 +8,7 @@
 #include "check/compare.h"
 #include "check/field/cases.h"
 #include "check/operands.h"
+#include "check/random.h"
 #include "check/transforms.h"
 
 namespace plait::check::field {
@@ -69,12 +70,34 @@ class Session {
                                              Attention::Options{operands.policy(), true, false});
   }
 
-  RunResult step(const Json& document) {
+  RunResult step(const Json& document) { return run(document, true); }
+  /// The same for a problem whose unread memory is left as it is.
+  RunResult step(const oracle::Problem& problem) {
+    Operands operands(problem);
+    return run(operands, true);
+  }
+
+  void expect_same_as_fresh(const Json& document, const std::string& what) {
+    expect_right(document, run(document, true), what);
+  }
+  /// The same with the plan that is there already.
+  void expect_planned(const Json& document, const std::string& what) {
+    expect_right(document, run(document, false), what);
+  }
+
+  Attention& attention() { return *attention_; }
+
+ private:
+  RunResult run(const Json& document, bool plan) {
     oracle::Problem problem = run_.parse(document);
     poison_unread(problem);
     Operands operands(problem);
+    return run(operands, plan);
+  }
+
+  RunResult run(Operands& operands, bool plan) {
     const RunArgs args = operands.place(*memory_);
-    attention_->plan(operands.batch());
+    if (plan) attention_->plan(operands.batch());
     attention_->run(args);
     RunResult result;
     result.o = memory_->fetch(args.o);
@@ -82,16 +105,12 @@ class Session {
     return result;
   }
 
-  void expect_same_as_fresh(const Json& document, const std::string& what) {
-    const RunResult mine = step(document);
+  void expect_right(const Json& document, const RunResult& mine, const std::string& what) const {
     const oracle::Problem problem = run_.parse(document);
     const Comparison comparison = compare_with_oracle(problem, mine);
     run_.expect(comparison.ok, what + ": " + comparison.message);
   }
 
-  Attention& attention() { return *attention_; }
-
- private:
   const FieldRun& run_;
   Engine engine_;
   std::unique_ptr<OperandMemory> memory_;
@@ -145,16 +164,58 @@ void replanned_lengths(const FieldRun& run) {
   Operands operands(longer);
   run.expect_error([&] { session.attention().plan(operands.batch()); }, "kv_len",
                    "5000 keys in a capacity of 4096");
-  const oracle::Problem before = run.parse(first);
-  Operands again(before);
-  const auto memory = run.memory();
-  const RunArgs args = again.place(*memory);
-  session.attention().run(args);
-  RunResult result;
-  result.o = memory->fetch(args.o);
-  result.lse = memory->fetch(args.lse);
-  const Comparison comparison = compare_with_oracle(before, result);
-  run.expect(comparison.ok, "the plan before the refusal: " + comparison.message);
+  session.expect_planned(first, "the plan before the refusal");
+}
+
+// Batches of every kind in a row through one object: short after long and the reverse, live
+// requests beside padding, nothing at all, shared prefixes, and refused ones in between. What a
+// plan leaves behind must not show in the next.
+void sequences_of_plans(const FieldRun& run) {
+  constexpr std::int64_t kRequests = 4;
+  constexpr std::int64_t kTokens = 320;
+  constexpr std::uint64_t kSeed = 27;
+  Random random(kSeed);
+  const auto draw_keys = [&] {
+    return random.pick<std::int64_t>({0, 1, 3, 4, 5, 16, 63, 64, 65, 100, 257, kTokens});
+  };
+  for (const char* policy : {"throughput", "batch_invariant", "fixed_chunk", "unsplit"}) {
+    const bool fixed = std::string(policy) == "fixed_chunk";
+    const auto document_of = [&](const std::vector<std::int64_t>& rows,
+                                 const std::vector<std::int64_t>& keys) {
+      Json document = paged({rows, keys, 4, 2, 64, 64, 4});
+      document["mask"] = {{"kind", "causal"}};
+      document["plan"] = {{"policy", policy}, {"num_workers", 7}};
+      if (fixed) document["plan"]["kv_chunk"] = 64;
+      return document;
+    };
+    Capacity capacity = capacity_for(kRequests, kTokens);
+    capacity.max_query_rows = 40;
+    if (fixed) capacity.min_kv_chunk = 64;
+    Session session(run, document_of({1}, {1}), capacity);
+    for (int step = 0; step < 14; ++step) {
+      const std::string what = std::string(policy) + ", step " + std::to_string(step) +
+                               " of seed " + std::to_string(kSeed);
+      std::vector<std::int64_t> rows;
+      std::vector<std::int64_t> keys;
+      const std::int64_t live = step % 5 == 4 ? 0 : random.integer(1, kRequests);
+      for (std::int64_t r = 0; r < live; ++r) {
+        rows.push_back(random.pick<std::int64_t>({0, 1, 1, 1, 2, 9}));
+        keys.push_back(draw_keys());
+      }
+      // Padding to the captured number of requests: no rows, no keys.
+      if (step % 2 == 0) {
+        rows.resize(kRequests, 0);
+        keys.resize(kRequests, 0);
+      }
+      const Json document = document_of(rows, keys);
+      session.expect_same_as_fresh(document, what);
+      if (step % 3 != 2) continue;
+      const oracle::Problem longer = run.parse(document_of({1, 1}, {7, kTokens + 1}));
+      Operands operands(longer);
+      run.expect_error([&] { session.attention().plan(operands.batch()); }, "kv_len", what);
+      session.expect_planned(document, what + ", after a refusal");
+    }
+  }
 }
 
 void masked_then_causal(const FieldRun& run) {
@@ -268,19 +329,60 @@ void workspace_one_byte_short(const FieldRun& run) {
 }
 
 void mixed_devices(const FieldRun& run) {
-  const Json document = paged({{1}, {9}, 2, 1});
+  // Every operand that a run can have, each once on another device than the engine's.
+  Json document = paged({{2}, {9}, 2, 2});
+  document["kv"]["kind"] = "selected";
+  document["kv"]["positions"] = {0, 8, 12};
+  document["mask"] = {{"kind", "custom"}, {"packed", {255, 255, 255, 255}}};
+  document["alibi_slopes"] = {0.5, 0.25};
+  document["sink"] = {0.0, 1.0};
+  document["k_scale"] = {0.5, 0.25};
+  document["v_scale"] = {2.0, 1.0};
+  document["rope"] = {{"kind", "half"},
+                      {"q_positions", {{3, 4}}},
+                      {"k_positions", {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}}};
   const oracle::Problem problem = run.parse(document);
   Operands operands(problem);
+  const auto memory = run.memory();
   Session session(run, document, operands.capacity());
   session.attention().plan(operands.batch());
-  const auto memory = run.memory();
-  RunArgs args = operands.place(*memory);
-  // A tensor that claims another device than the engine's.
-  args.q.device = run.on_cpu() ? Device{DeviceKind::kCuda, 0} : Device{};
-  run.expect_error([&] { session.attention().run(args); }, "q", "q on another device");
-  args = operands.place(*memory);
-  args.v.device = run.on_cpu() ? Device{DeviceKind::kCuda, 1} : Device{DeviceKind::kCuda, 97};
-  run.expect_error([&] { session.attention().run(args); }, "v", "v on another device");
+  const RunArgs right = operands.place(*memory);
+  session.attention().run(right);
+  const std::pair<const char*, Tensor RunArgs::*> tensors[] = {
+      {"q", &RunArgs::q},
+      {"k", &RunArgs::k},
+      {"v", &RunArgs::v},
+      {"o", &RunArgs::o},
+      {"lse", &RunArgs::lse},
+      {"custom_mask", &RunArgs::custom_mask},
+      {"alibi_slopes", &RunArgs::alibi_slopes},
+      {"sink", &RunArgs::sink},
+      {"k_scales", &RunArgs::k_scales},
+      {"v_scales", &RunArgs::v_scales},
+      {"q_rope_positions", &RunArgs::q_rope_positions},
+      {"k_rope_positions", &RunArgs::k_rope_positions},
+  };
+  std::vector<Device> others{{DeviceKind::kCuda, 97}};
+  if (!run.on_cpu()) others.push_back(Device{});
+  for (const Device other : others) {
+    for (const auto& [name, member] : tensors) {
+      RunArgs args = right;
+      run.expect((args.*member).defined(), std::string(name) + " is an operand of this call");
+      (args.*member).device = other;
+      run.expect_error([&] { session.attention().run(args); }, name,
+                       std::string(name) + " on another device");
+    }
+    RunArgs args = right;
+    Tensor moved = right.page_ids[0];
+    moved.device = other;
+    args.page_ids = {&moved, 1};
+    run.expect_error([&] { session.attention().run(args); }, "page_ids[0]", "page ids elsewhere");
+    args = right;
+    moved = right.positions[0];
+    moved.device = other;
+    args.positions = {&moved, 1};
+    run.expect_error([&] { session.attention().run(args); }, "positions[0]", "positions elsewhere");
+  }
 }
 
 void dirty_counters(const FieldRun& run) {
@@ -293,29 +395,35 @@ void dirty_counters(const FieldRun& run) {
 }
 
 void automatic_splits(const FieldRun& run) {
-  const auto decode = [](std::int64_t keys) { return Shape{{1}, {keys}, 3, 1, 32, 32, 16}; };
-  const Shape shape = decode(2049);
-  Json document = paged(shape);
+  const Json document = paged({{1}, {2049}, 3, 1, 32, 32, 16});
   Session session(run, document, capacity_for(1, 2049));
   Json unsplit = document;
   unsplit["plan"] = {{"policy", "unsplit"}};
   Session whole(run, unsplit, capacity_for(1, 2049));
-  // Every length up to 16 pages, then a stride that meets all residues of the page size.
-  for (std::int64_t keys = 1; keys <= 2049; keys += keys < 260 ? 1 : 13) {
-    const Json step = paged(decode(keys));
-    const RunResult one = whole.step(step);
-    const RunResult split = session.step(step);
+  // Every length; on a GPU up to 16 pages, then a stride that meets all residues of the page size.
+  oracle::Problem problem = run.parse(document);
+  const std::vector<std::int64_t> pages = problem.levels[0].indices;
+  for (std::int64_t keys = 1; keys <= 2049; keys += run.on_cpu() || keys < 260 ? 1 : 13) {
+    oracle::Level& level = problem.levels[0];
+    const std::int64_t count = (keys + 15) / 16;
+    level.indptr = {0, count};
+    level.indices.assign(pages.begin(), pages.begin() + count);
+    level.last_page_len = {keys - 16 * (count - 1)};
+    const RunResult one = whole.step(problem);
+    const RunResult split = session.step(problem);
     for (std::int64_t n = 0; n < one.o.size(); ++n) {
       run.expect_near(split.o.load(n), one.o.load(n), 2e-3, "kv_len " + std::to_string(keys));
     }
   }
-  for (std::int64_t workers = 1; workers <= 16; ++workers) {
-    for (std::int64_t keys : {1, 17, 500, 2049}) {
+  // A number of splits that is asked for; short requests fill the first of them only.
+  for (std::int64_t splits = 1; splits <= 16; ++splits) {
+    for (std::int64_t keys : {1, 16, 17, 255, 500, 2049}) {
+      const std::int64_t blocks = (keys + 15) / 16;
       Json fixed = paged(decode_shape({keys, 3}, 4));
       fixed["plan"] = {{"policy", "fixed_chunk"},
-                       {"kv_chunk", 16 * (workers % 4 + 1)},
-                       {"num_workers", workers}};
-      run.run_right(fixed, std::to_string(workers) + " workers, " + std::to_string(keys));
+                       {"kv_chunk", 16 * ((blocks + splits - 1) / splits)},
+                       {"num_workers", splits % 5 + 1}};
+      run.run_right(fixed, std::to_string(splits) + " splits, " + std::to_string(keys) + " keys");
     }
   }
 }
@@ -344,6 +452,7 @@ constexpr FieldCase kCases[] = {
     {25, "batch_invariance", batch_invariance},
     {26, "reused_workspace", reused_workspace},
     {27, "replanned_lengths", replanned_lengths},
+    {27, "sequences_of_plans", sequences_of_plans},
     {29, "workspace_one_byte_short", workspace_one_byte_short},
     {30, "mixed_devices", mixed_devices},
     {36, "dirty_counters", dirty_counters},
