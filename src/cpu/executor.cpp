@@ -68,6 +68,7 @@ CpuExecutor::CpuExecutor(const ExecutorRequest& request)
     : kernels_(kernels()),
       pool_(ThreadPool::shared(thread_count(request.engine->num_threads))),
       bounds_(request.bounds),
+      spec_fingerprint_(plan_fingerprint(request.groups)),
       allocator_(request.engine->allocator),
       measure_(request.options != nullptr && request.options->measure) {
   for (const AttentionSpec& spec : request.groups) {
@@ -123,6 +124,7 @@ CpuExecutor::~CpuExecutor() {
 }
 
 void CpuExecutor::upload(const Plan& plan, Stream) {
+  require_specs(plan, spec_fingerprint_);
   if (static_cast<std::int64_t>(plan.words.size()) > bounds_.plan_words) {
     throw Error(ErrorCode::kInternal, "plan.words", std::to_string(plan.words.size()),
                 "at most the bound, " + std::to_string(bounds_.plan_words));

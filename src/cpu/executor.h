@@ -39,6 +39,7 @@ class CpuExecutor final : public Executor {
   std::shared_ptr<ThreadPool> pool_;
   std::vector<Group> groups_;
   PlanBounds bounds_;
+  std::uint64_t spec_fingerprint_;
   Allocator allocator_;
   char* workspace_ = nullptr;
   std::int32_t* plan_ = nullptr;

@@ -58,6 +58,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
     : family_(family),
       state_(std::make_shared<State>()),
       bounds_(request.bounds),
+      spec_fingerprint_(plan_fingerprint(request.groups)),
       layout_(request.groups, request.targets, request.bounds,
               request.options->policy.kind == PolicyKind::kBatchInvariant,
               request.options->measure),
@@ -181,6 +182,7 @@ void CudaExecutor::upload_constants() {
 }
 
 void CudaExecutor::upload(const Plan& plan, Stream stream) {
+  require_specs(plan, spec_fingerprint_);
   release_parked();
   const ContextScope scope(*state_->context);
   const Driver& driver = state_->context->driver();

@@ -80,6 +80,7 @@ class CudaExecutor final : public Executor {
   const FamilyHooks& family_;
   std::shared_ptr<State> state_;
   PlanBounds bounds_;
+  std::uint64_t spec_fingerprint_;
   WorkspaceLayout layout_;
   bool canonical_ = false;
   bool measured_ = false;

@@ -77,8 +77,8 @@ struct Planner::Impl {
   std::vector<PlanTarget> targets;
   Capacity capacity;
   PlanBounds bounds;
+  std::uint64_t spec_fingerprint;
   std::vector<GroupFacts> groups;
-  std::uint64_t spec_fingerprint = 0;
   std::unique_ptr<void, FreeMemory> memory;
   Scratch scratch;
   std::array<i32*, 2> blobs{};
@@ -106,11 +106,11 @@ Planner::Impl::Impl(std::span<const AttentionSpec> group_specs, const Capacity& 
     : specs(group_specs.begin(), group_specs.end()),
       targets(group_targets.begin(), group_targets.end()),
       capacity(cap),
-      bounds(plan_bounds(group_specs, cap, policy, group_targets)) {
+      bounds(plan_bounds(group_specs, cap, policy, group_targets)),
+      spec_fingerprint(plan_fingerprint(group_specs)) {
   groups.reserve(specs.size());
   for (std::size_t g = 0; g < specs.size(); ++g) {
     groups.push_back(make_facts(specs[g], targets[g], policy, capacity));
-    spec_fingerprint = (spec_fingerprint ^ fingerprint(specs[g])) * 0x9E3779B97F4A7C15ULL;
   }
   for (auto& s : summaries) s.resize(specs.size());
   allocate();
@@ -391,6 +391,22 @@ void Planner::Impl::plan_group(const GroupFacts& group, const Batch& batch, Blob
   summary.num_state_rows = runs.state_rows;
   summary.num_merges = merges.num_merges;
   summary.largest_arrival = merges.largest_arrival;
+}
+
+std::uint64_t plan_fingerprint(std::span<const AttentionSpec> groups) {
+  std::uint64_t result = 0;
+  for (const AttentionSpec& spec : groups) {
+    result = (result ^ fingerprint(spec)) * 0x9E3779B97F4A7C15ULL;
+  }
+  return result;
+}
+
+void require_specs(const Plan& plan, std::uint64_t fingerprint) {
+  const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
+  if (header->spec_fingerprint != fingerprint) {
+    throw Error(ErrorCode::kMismatch, "plan", "one made for other specs",
+                "one made for the specs of this object");
+  }
 }
 
 Planner::Planner(std::span<const AttentionSpec> groups, const Capacity& capacity,

@@ -71,6 +71,12 @@ struct Plan {
   std::span<const GroupSummary> groups;
 };
 
+/// What a plan remembers of the specs that it was made for.
+std::uint64_t plan_fingerprint(std::span<const AttentionSpec> groups);
+
+/// Refuses a plan that was made for other specs. Every executor asks this before it takes one.
+void require_specs(const Plan& plan, std::uint64_t fingerprint);
+
 /// Buffer sizes that any plan within `capacity` needs; computed by the ledger (src/plan/ledger.h).
 struct PlanBounds {
   std::int64_t plan_words = 0;

@@ -165,6 +165,29 @@ TEST(CpuExecutor, State) {
   check(c);
 }
 
+TEST(CpuExecutor, PlanOfAnotherSpecIsRefused) {
+  const Case mine = basic();
+  AttentionSpec other = mine.spec;
+  other.window_left = 7;
+  const HandPlan own(mine.spec, mine.requests, {});
+  const HandPlan foreign(other, mine.requests, {});
+  const EngineOptions engine;
+  const Capacity capacity;
+  const Attention::Options options;
+  const auto backend = make_cpu_backend();
+  const std::vector<PlanTarget> targets{backend->target(mine.spec, options.policy, engine)};
+  const auto executor = backend->make_executor(
+      {{&mine.spec, 1}, targets, own.bounds(), &capacity, &options, &engine});
+  EXPECT_NO_THROW(executor->upload(own.plan(), {}));
+  try {
+    executor->upload(foreign.plan(), {});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_EQ(error.field(), "plan");
+  }
+}
+
 TEST(CpuExecutor, ManyPartialStatesLoseNothing) {
   Case c = basic();
   c.requests = {{1, 4000}};

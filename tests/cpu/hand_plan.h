@@ -156,6 +156,7 @@ class HandPlan {
     header.magic = device::kPlanMagic;
     header.version = device::kPlanVersion;
     header.num_groups = 1;
+    header.spec_fingerprint = plan_fingerprint(std::span(&spec_, 1));
     append(std::vector<device::PlanHeader>{header});
     device::GroupHeader group{};
     const std::int32_t group_offset = append(std::vector<device::GroupHeader>{group});

@@ -406,6 +406,23 @@ TEST_F(FakeExecutor, GraphOwnsTheWorkspaceUntilItEnds) {
   EXPECT_EQ(fake_state().alive(), 0u);
 }
 
+TEST_F(FakeExecutor, PlanOfAnotherSpecIsRefused) {
+  make_context();
+  make_operands();
+  const auto executor = make_executor();
+  executor->upload(plan({1}, 4), {});
+  groups_[0].window_left = 7;
+  planner_.emplace(groups_, capacity_, policy_, targets_);
+  try {
+    executor->upload(plan({1}, 4), {});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_EQ(error.field(), "plan");
+  }
+  EXPECT_NO_THROW(executor->run(args_)) << "the plan before is still there";
+}
+
 TEST_F(FakeExecutor, PlanThatALivingGraphCannotServeIsRefused) {
   make_context();
   make_operands();
