@@ -31,6 +31,7 @@ void check_class(const TileClass& tile, const char* name) {
        {tile.cost.per_item, tile.cost.per_tile, tile.cost.per_kv_token, tile.cost.per_state_row}) {
     check((prefix + ".cost").c_str(), value, 0, 1 << 24);
   }
+  check((prefix + ".cost.headroom").c_str(), tile.cost.headroom, kNoHeadroom, 1 << 12);
 }
 
 }  // namespace

@@ -53,21 +53,8 @@ constexpr std::array kTable = {
             128,
             {24000, 800, 860, 130},
             "derived: half of 650 Tflop/s over 264 CTAs"},
-    CostRow{"NVIDIA H200",
-            "hopper",
-            16,
-            128,
-            {16000, 200, 485, 130},
-            "derived: plain read 4.43 TB/s over 264 CTAs, 1 us to start an item"},
-    CostRow{"NVIDIA H200",
-            "hopper",
-            128,
-            128,
-            {16000, 400, 215, 65},
-            "derived: 650 Tflop/s over 132 CTAs"},
     CostRow{"*", "mma", 16, 128, {32000, 800, 1000, 260}, "derived: half of the H200 row"},
     CostRow{"*", "mma", 128, 128, {32000, 1600, 1720, 260}, "derived: half of the H200 row"},
-    CostRow{"*", "hopper", 128, 128, {16000, 400, 430, 130}, "derived: half of the H200 row"},
 };
 
 bool better(const CostRow& row, const CostRow* best, std::int32_t q_tile) {

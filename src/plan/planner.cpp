@@ -10,6 +10,7 @@
 #include "plan/blob.h"
 #include "plan/bounds.h"
 #include "plan/chunking.h"
+#include "plan/contention.h"
 #include "plan/ledger.h"
 #include "plan/level.h"
 #include "plan/task.h"
@@ -343,9 +344,10 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, BatchFacts& ba
   return section;
 }
 
-void Planner::Impl::plan_group(const GroupFacts& group, const Batch& batch, BlobWriter& blob,
+void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, BlobWriter& blob,
                                device::PlanHeader& header, std::size_t index,
                                GroupSummary& summary) {
+  GroupFacts group = fixed;
   const i64 begin = blob.size();
   header.group_offset[index] = blob.open<device::GroupHeader>(1, 16);
   device::GroupHeader& out = *blob.at<device::GroupHeader>(header.group_offset[index]);
@@ -355,6 +357,7 @@ void Planner::Impl::plan_group(const GroupFacts& group, const Batch& batch, Blob
   list.tasks = scratch.tasks;
   list.view_begin = scratch.view_begin;
   make_tasks(group, facts, list);
+  if (group.policy.balance) lighten_costs(group, list);
   WorkerPlan workers;
   const RunSection runs = cut_and_assign(group, facts, list, blob, workers);
   write_slices(group, workers, scratch, blob, out);

@@ -114,6 +114,7 @@ TEST(Driver, DeclarationsAgreeWithTheToolkit) {
   PLAIT_SAME(D::kMaxThreadsPerMultiprocessor, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   using F = CuFunctionAttribute;
   PLAIT_SAME(F::kMaxDynamicSharedSizeBytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+  PLAIT_SAME(F::kPreferredSharedMemoryCarveout, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT);
   PLAIT_SAME(F::kNonPortableClusterSizeAllowed,
              CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
   PLAIT_SAME(CuPointerAttribute::kMemoryType, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);

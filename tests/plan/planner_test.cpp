@@ -146,6 +146,46 @@ TEST(Planner, LayerGroupsWithDifferentWindows) {
   EXPECT_LT(plan.groups[1].totals.mean_load, plan.groups[0].totals.mean_load);
 }
 
+/// Decodes and a prefill on two classes that run side by side.
+GroupSummary mixed_plan(std::int32_t headroom, int decodes) {
+  const AttentionSpec spec = small_spec();
+  PlanTarget target = small_target(64);
+  target.num_classes = 2;
+  target.classes[0].cost = {0, 0, 100, 1, headroom};
+  target.classes[1] = {64, 16, {0, 0, 100, 1}};
+  std::vector<std::pair<int, int>> requests(static_cast<std::size_t>(decodes), {1, 1024});
+  requests.emplace_back(512, 1024);
+  OwnedBatch batch = flat(requests, 4);
+  const Batch& b = batch.get();
+  Planner planner(std::span(&spec, 1), roomy(), {}, std::span(&target, 1));
+  const Plan& plan = planner.plan(std::span(&b, 1));
+  verify_plan(std::span(&spec, 1), std::span(&b, 1), plan, planner.bounds());
+  return plan.groups[0];
+}
+
+TEST(Planner, FewWorkersThatReadGetMoreOfTheBandwidth) {
+  const GroupSummary shared = mixed_plan(kNoHeadroom, 32);
+  const GroupSummary alone = mixed_plan(2 * kNoHeadroom, 32);
+  ASSERT_EQ(shared.num_classes, 2);
+  // Reading is half as dear, so it needs fewer workers, and all are done sooner.
+  EXPECT_NEAR(static_cast<double>(alone.classes[0].total_load),
+              0.5 * static_cast<double>(shared.classes[0].total_load),
+              0.01 * static_cast<double>(shared.classes[0].total_load));
+  EXPECT_LT(alone.classes[0].num_workers, shared.classes[0].num_workers);
+  EXPECT_GT(alone.classes[1].num_workers, shared.classes[1].num_workers);
+  EXPECT_LT(alone.totals.largest_load, shared.totals.largest_load);
+  // Nobody to take bandwidth from, or too many readers for that.
+  EXPECT_EQ(mixed_plan(2 * kNoHeadroom, 0).totals.largest_load,
+            mixed_plan(kNoHeadroom, 0).totals.largest_load);
+  const GroupSummary crowd = mixed_plan(2 * kNoHeadroom, 63);
+  const double share = static_cast<double>(crowd.classes[0].num_workers) / 64;
+  EXPECT_NEAR(static_cast<double>(crowd.classes[0].total_load) /
+                  static_cast<double>(mixed_plan(kNoHeadroom, 63).classes[0].total_load),
+              std::max(share, 0.5), 0.05);
+}
+
+TEST(Planner, RefusesHeadroomBelowOne) { EXPECT_THROW(mixed_plan(kNoHeadroom - 1, 4), Error); }
+
 /// Pieces of one request's row in a canonical plan, as coordinate ranges of its items.
 std::vector<std::pair<int, int>> segments_of(const Plan& plan, int row_begin, int group_size) {
   const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());

@@ -37,6 +37,12 @@ LoadedKernel::LoadedKernel(std::shared_ptr<DeviceContext> context,
           driver.function_set_attribute(function_, CuFunctionAttribute::kMaxDynamicSharedSizeBytes,
                                         code_->launch.dynamic_shared_bytes),
           "cuFuncSetAttribute");
+      // An SM that was divided for the blocks of one kernel takes no block of another beside them
+      // that would need more: kernels of one step ask for the same division, all of it.
+      constexpr int kAllShared = 100;
+      driver.check(driver.function_set_attribute(
+                       function_, CuFunctionAttribute::kPreferredSharedMemoryCarveout, kAllShared),
+                   "cuFuncSetAttribute");
     }
     if (code_->launch.cluster_size > 8) {
       driver.check(driver.function_set_attribute(
