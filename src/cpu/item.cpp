@@ -155,7 +155,11 @@ void ItemRunner::stream_tile(const Layer& layer, const KeyTile& tile, int heads)
   step.v_rows = tile.v_rows;
   step.k_head_stride = layer.k.head_stride;
   step.v_head_stride = layer.v.head_stride;
-  step.heads_inner = std::abs(layer.k.head_stride) < std::abs(layer.k.token_stride);
+  // A head's keys lie together on pages of HND that hold a whole block.
+  const bool ragged = layer.spec->kv_kind == KvKind::kRagged;
+  const std::int64_t token_stride = ragged ? layer.k.page_stride : layer.k.token_stride;
+  step.heads_inner = std::abs(layer.k.head_stride) < std::abs(token_stride) ||
+                     (!ragged && layer.spec->page_size < kStreamBlock);
   step.dim_qk = layer.dim_qk;
   step.dim_vo = layer.dim_vo;
   step.scale = scale;

@@ -53,11 +53,11 @@ struct StreamStep {
   const void* const* v_rows = nullptr;
   std::ptrdiff_t k_head_stride = 0;  // bytes
   std::ptrdiff_t v_head_stride = 0;
-  bool heads_inner = true;  // a token's heads lie together (NHD), else a head's tokens (HND)
+  bool heads_inner = true;  // all heads of a few keys, else all keys of a block of one head
   int dim_qk = 0;
   int dim_vo = 0;
   const float* scale = nullptr;  // [num_heads], multiplies the dot products, into base 2
-  float* s = nullptr;            // scratch [kStreamBlock + 1][s_ld]
+  float* s = nullptr;            // scratch [kStreamBlock][s_ld]
   std::ptrdiff_t s_ld = 0;       // num_heads * num_rows, padded to lanes
   float* o = nullptr;            // [num_heads * num_rows][o_ld]
   std::ptrdiff_t o_ld = 0;
@@ -65,8 +65,11 @@ struct StreamStep {
   float* l = nullptr;
 };
 
-/// Keys that a stream step scores before it folds their values in.
-inline constexpr int kStreamBlock = 32;
+/// Keys that a stream step scores before it folds their values in: a page of the common size, so
+/// that K and V are read from end to end of a page.
+inline constexpr int kStreamBlock = 16;
+/// Most rows beyond its keys that a stream step lists.
+inline constexpr int kStreamAhead = 32;
 /// Most rows of all heads of a stream step together.
 inline constexpr int kStreamRows = 64;
 

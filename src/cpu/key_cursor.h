@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cpu/kernel_table.h"
 #include "cpu/layer.h"
 
 namespace plait::cpu {
@@ -25,7 +26,7 @@ struct KeyTile {
 class KeyCursor {
  public:
   static constexpr int kTile = 64;
-  static constexpr int kAhead = 32;
+  static constexpr int kAhead = kStreamAhead;
 
   void start(const Layer& layer, const device::Run& run, std::int32_t kv_head);
   /// False when no key is left.

@@ -1,9 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // Decode: a few query rows against keys that all of them see. K and V are read once, straight
-// from the cache; while one block of K is scored, the block's V is fetched, and while its V is
-// folded in, the next block's K. Pages are scattered and short, so the hardware prefetcher does not
-// help.
+// from the cache, and fetched ahead (fetch-inl.h) while others are computed.
 #if defined(PLAIT_CPU_STREAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PLAIT_CPU_STREAM_INL_H_
 #undef PLAIT_CPU_STREAM_INL_H_
@@ -14,6 +12,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cpu/fetch-inl.h"
 #include "cpu/kernel_table.h"
 #include "cpu/load-inl.h"
 #include "cpu/simd-inl.h"
@@ -21,39 +20,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace plait::cpu::HWY_NAMESPACE {
-
-/// Most keys that are computed together.
-inline constexpr int kMaxUnit = 8;
-
-HWY_INLINE void prefetch_line(const char* p) { __builtin_prefetch(p, 0, 3); }
-
-/// Rows to fetch while a unit is computed, one per key of the unit, and one more that is there
-/// already.
-struct Upcoming {
-  const char* row[kMaxUnit + 1];
-};
-
-/// Fetches upcoming rows a few lines at a time, in the order of memory: the hardware then joins in.
-class Fetcher {
- public:
-  Fetcher(const char* const* rows, int bytes)
-      : rows_(rows), bytes_(bytes), line_(rows[0]), end_(line_ + bytes) {}
-  /// The next n lines of the current row, maybe some beyond it.
-  HWY_INLINE void lines(int n) {
-    for (int i = 0; i < n; ++i) prefetch_line(line_ + 64 * i);
-    line_ += 64 * n;
-    if (line_ >= end_) {
-      line_ = *++rows_;
-      end_ = line_ + bytes_;
-    }
-  }
-
- private:
-  const char* const* rows_;
-  int bytes_;
-  const char* line_;
-  const char* end_;
-};
 
 /// Adds the 128-bit blocks of a vector.
 template <class D>
@@ -105,7 +71,7 @@ HWY_INLINE void accumulate_keys(VF (&acc)[R][4], const float* q, std::ptrdiff_t 
 template <class Load, int R>
 HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
                            const typename Load::Element* const* k, int dim, float scale, float* s,
-                           std::ptrdiff_t s_ld, const char* const* fetch) {
+                           std::ptrdiff_t s_ld, Fetcher::Paces paces) {
   constexpr int kSize = static_cast<int>(sizeof(typename Load::Element));
   const DF df;
   const auto* k0 = k[0];
@@ -118,12 +84,9 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
 #pragma GCC unroll 4
     for (int key = 0; key < 4; ++key) acc[r][key] = hn::Zero(df);
   }
-  Fetcher fetcher(fetch, dim * kSize);
   int i = 0;
   for (; i + kLanes <= dim; i += kLanes) {
-    // As many lines as these loads consume, evenly among the arithmetic: a burst would fill the
-    // miss buffers and leave memory idle afterwards.
-    fetcher.lines(kLanes * kSize / 16);
+    Fetcher::round<4 * kLanes * kSize>(paces, i / kLanes);
     accumulate_keys<R>(acc, q + i, q_ld, Load::load(k0 + i), Load::load(k1 + i), Load::load(k2 + i),
                        Load::load(k3 + i));
   }
@@ -155,7 +118,7 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
 template <class Load, int R, int NV>
 HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, int column,
                             const void* const* v_rows, std::ptrdiff_t offset, int first,
-                            int num_keys, Fetcher& fetcher) {
+                            int num_keys, Fetcher::Paces paces) {
   constexpr int kSize = static_cast<int>(sizeof(typename Load::Element));
   const DF df;
   float* o = t.o + row * t.o_ld + column;
@@ -172,7 +135,7 @@ HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, in
     VF x[NV];
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) x[n] = Load::load(v + n * kLanes);
-    fetcher.lines(NV * kLanes * kSize / 64);
+    Fetcher::round<NV * kLanes * kSize>(paces, key);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const VF p = hn::Set(df, s[key * t.s_ld + r]);
@@ -220,11 +183,12 @@ HWY_INLINE void softmax_block(const StreamStep& t, int count, float* alpha) {
 /// Scores keys [first, first + count) of a block for the rows of one head.
 template <class Load>
 HWY_INLINE void score_head(const StreamStep& t, int head, const void* const* k_rows, int first,
-                           int count, const Upcoming& upcoming) {
+                           int count, Fetcher& fetcher) {
   const std::ptrdiff_t offset = head * t.k_head_stride;
   const float scale = t.scale[head];
   const int begin = head * t.num_rows;
   const int end = begin + t.num_rows;
+  constexpr int kSize = sizeof(typename Load::Element);
   for (int key = first; key < first + count; key += 4) {
     // Short of four, the last key stands in; its copies are scored into the scratch beyond.
     const typename Load::Element* k[4];
@@ -232,16 +196,19 @@ HWY_INLINE void score_head(const StreamStep& t, int head, const void* const* k_r
       k[i] = row_of<Load>(k_rows[std::min(key + i, first + count - 1)], offset);
     }
     float* s = t.s + key * t.s_ld;
-    const char* const* fetch = upcoming.row + (key - first);
+    int pass = 0;
+    const auto paces = [&]() HWY_ATTR {
+      return fetcher.take<4 * kLanes * kSize>(4 * t.dim_qk * kSize, pass++);
+    };
     int row = begin;
     for (; row + 4 <= end; row += 4) {
-      score_keys<Load, 4>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, fetch);
+      score_keys<Load, 4>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, paces());
     }
     for (; row + 2 <= end; row += 2) {
-      score_keys<Load, 2>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, fetch);
+      score_keys<Load, 2>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, paces());
     }
     if (row < end) {
-      score_keys<Load, 1>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, fetch);
+      score_keys<Load, 1>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, paces());
     }
   }
 }
@@ -249,14 +216,18 @@ HWY_INLINE void score_head(const StreamStep& t, int head, const void* const* k_r
 template <class Load, int R>
 HWY_NOINLINE void fold_rows(const StreamStep& t, int row, const float* alpha,
                             const void* const* v_rows, std::ptrdiff_t offset, int first, int count,
-                            const Upcoming& upcoming) {
-  Fetcher fetcher(upcoming.row, t.dim_vo * static_cast<int>(sizeof(typename Load::Element)));
+                            Fetcher& fetcher, int pass) {
+  constexpr int kSize = sizeof(typename Load::Element);
   int column = 0;
   for (; column + 4 * kLanes <= t.dim_vo; column += 4 * kLanes) {
-    fold_values<Load, R, 4>(t, row, alpha, column, v_rows, offset, first, count, fetcher);
+    constexpr int kRound = 4 * kLanes * kSize;
+    fold_values<Load, R, 4>(t, row, alpha, column, v_rows, offset, first, count,
+                            fetcher.take<kRound>(count * kRound, pass));
   }
   for (; column + kLanes <= t.dim_vo; column += kLanes) {
-    fold_values<Load, R, 1>(t, row, alpha, column, v_rows, offset, first, count, fetcher);
+    constexpr int kRound = kLanes * kSize;
+    fold_values<Load, R, 1>(t, row, alpha, column, v_rows, offset, first, count,
+                            fetcher.take<kRound>(count * kRound, pass));
   }
   if (column < t.dim_vo) fold_tail<Load, R>(t, row, alpha, column, v_rows, offset, first, count);
 }
@@ -264,121 +235,61 @@ HWY_NOINLINE void fold_rows(const StreamStep& t, int row, const float* alpha,
 /// Folds values of keys [first, first + count) of a block into the rows of one head.
 template <class Load>
 void fold_head(const StreamStep& t, int head, const float* alpha, const void* const* v_rows,
-               int first, int count, const Upcoming& upcoming) {
+               int first, int count, Fetcher& fetcher) {
   const std::ptrdiff_t offset = head * t.v_head_stride;
   int r = 0;
+  int pass = 0;
   const int base = head * t.num_rows;
   for (; r + 4 <= t.num_rows; r += 4)
-    fold_rows<Load, 4>(t, base + r, alpha + r, v_rows, offset, first, count, upcoming);
+    fold_rows<Load, 4>(t, base + r, alpha + r, v_rows, offset, first, count, fetcher, pass++);
   for (; r + 2 <= t.num_rows; r += 2)
-    fold_rows<Load, 2>(t, base + r, alpha + r, v_rows, offset, first, count, upcoming);
+    fold_rows<Load, 2>(t, base + r, alpha + r, v_rows, offset, first, count, fetcher, pass++);
   if (r < t.num_rows)
-    fold_rows<Load, 1>(t, base + r, alpha + r, v_rows, offset, first, count, upcoming);
+    fold_rows<Load, 1>(t, base + r, alpha + r, v_rows, offset, first, count, fetcher, pass);
 }
 
-/// The rows of one cache that a phase visits, unit by unit.
-struct Walk {
-  const void* const* rows;
-  std::ptrdiff_t head_stride;
-  int num_heads;
-  int count;  // keys
-  int unit;   // keys of one head that are computed together
-  int ahead;  // rows
-  bool heads_inner;
-};
-
-/// Prefetches the rows of a walk in the order in which they lie in memory.
-class Prefetcher {
- public:
-  explicit Prefetcher(const Walk& walk) : walk_(walk) {}
-
-  /// The next row to fetch, null at the end.
-  HWY_INLINE const char* take() {
-    if (done()) return nullptr;
-    const char* row = static_cast<const char*>(walk_.rows[key_]) + head_ * walk_.head_stride;
-    next();
-    return row;
-  }
-  HWY_INLINE void skip(int n) {
-    for (; n > 0 && !done(); --n) next();
-  }
-
- private:
-  bool done() const { return key_ >= walk_.count || head_ >= walk_.num_heads; }
-  void next() {
-    if (walk_.heads_inner) {
-      if (++head_ == walk_.num_heads) {
-        head_ = 0;
-        ++key_;
-      }
-    } else if (++key_ == walk_.count) {
-      key_ = 0;
-      ++head_;
-    }
-  }
-
-  Walk walk_;
-  int key_ = 0;
-  int head_ = 0;
-};
-
-/// Calls unit(head, first, count) for every unit of `walk`, in the order of memory, fetching
-/// `ahead` rows in advance, at the end those of `then`.
+/// Calls unit(head, first, count) for `keys` keys of every head, `most` at a time, in the order of
+/// memory.
 template <class Unit>
-HWY_INLINE void visit(const Walk& walk, const Walk& then, const Unit& unit) {
-  const int groups = (walk.count + walk.unit - 1) / walk.unit;
-  Prefetcher here(walk);
-  here.skip(walk.ahead);  // fetched by the walk before
-  Prefetcher following(then);
-  int room = then.ahead;
-  for (int u = 0; u < groups * walk.num_heads; ++u) {
-    const int g = walk.heads_inner ? u / walk.num_heads : u % groups;
-    const int head = walk.heads_inner ? u % walk.num_heads : u / groups;
-    const int first = g * walk.unit;
-    const int count = std::min(walk.unit, walk.count - first);
-    Upcoming upcoming;
-    const char* idle = static_cast<const char*>(walk.rows[first]);  // in cache already
-    for (int i = 0; i < walk.unit; ++i) {
-      const char* row = i < count ? here.take() : idle;
-      if (row == nullptr && room-- > 0) row = following.take();
-      upcoming.row[i] = row == nullptr ? idle : row;
+HWY_INLINE void visit(const StreamStep& t, int keys, int most, const Unit& unit) {
+  if (t.heads_inner) {
+    for (int first = 0; first < keys; first += most) {
+      const int count = std::min(most, keys - first);
+      for (int head = 0; head < t.num_heads; ++head) unit(head, first, count);
     }
-    upcoming.row[walk.unit] = idle;
-    unit(head, first, count, upcoming);
+  } else {
+    for (int head = 0; head < t.num_heads; ++head) {
+      for (int first = 0; first < keys; first += most) {
+        unit(head, first, std::min(most, keys - first));
+      }
+    }
   }
 }
 
 template <class Load>
 void stream_step(const StreamStep& t) {
-  constexpr std::size_t kSize = sizeof(typename Load::Element);
-  // How far ahead rows are fetched: beyond the latency of memory, but within the first cache
-  // together with what is computed. Measured, as are the units: `plait bench decode`.
-  constexpr std::size_t kAheadBytes = 16384;
+  constexpr int kSize = sizeof(typename Load::Element);
   constexpr int kScoreUnit = 4;
-  constexpr int kFoldUnit = kSize > 2 ? 4 : 8;
-  const auto walk_of = [&t](const void* const* rows, std::ptrdiff_t head_stride, int dim, int count,
-                            int unit) {
-    const std::size_t bytes = static_cast<std::size_t>(dim) * kSize;
-    const int ahead = static_cast<int>(kAheadBytes / bytes);
-    const int least = t.heads_inner ? unit * t.num_heads : unit;
-    return Walk{rows, head_stride, t.num_heads, count, unit, std::max(ahead, least), t.heads_inner};
-  };
-  const int listed = t.num_keys + t.num_ahead;
+  // The more keys of a head are folded in together, the fewer passes over o; but while they wait
+  // for their turn, the rows of all heads have to stay in the first cache.
+  const int in_cache = 16384 / (t.num_heads * t.dim_vo * kSize) / 4 * 4;
+  const int fold_unit = t.heads_inner ? std::clamp(in_cache, 4, 8) : kStreamBlock;
+  // Four rows at a time, two and one.
+  const int passes = t.num_rows / 4 + t.num_rows % 4 / 2 + t.num_rows % 2;
+  Fetcher fetcher(t, kSize, passes);
   HWY_ALIGN float alpha[kStreamRows];
   for (int begin = 0; begin < t.num_keys; begin += kStreamBlock) {
     const int count = std::min(kStreamBlock, t.num_keys - begin);
     const void* const* k_rows = t.k_rows + begin;
     const void* const* v_rows = t.v_rows + begin;
-    const int next_count = std::min(kStreamBlock, listed - begin - count);
-    const Walk k = walk_of(k_rows, t.k_head_stride, t.dim_qk, count, kScoreUnit);
-    const Walk v = walk_of(v_rows, t.v_head_stride, t.dim_vo, count, kFoldUnit);
-    const Walk next = walk_of(k_rows + count, t.k_head_stride, t.dim_qk, next_count, kScoreUnit);
-    visit(k, v, [&](int head, int first, int n, const Upcoming& upcoming) HWY_ATTR {
-      score_head<Load>(t, head, k_rows, first, n, upcoming);
+    visit(t, count, kScoreUnit, [&](int head, int first, int n) HWY_ATTR {
+      fetcher.fetch_rows(t.k_rows, begin + first, n, head * t.k_head_stride, t.dim_qk * kSize);
+      score_head<Load>(t, head, k_rows, first, n, fetcher);
     });
     softmax_block(t, count, alpha);
-    visit(v, next, [&](int head, int first, int n, const Upcoming& upcoming) HWY_ATTR {
-      fold_head<Load>(t, head, alpha + head * t.num_rows, v_rows, first, n, upcoming);
+    visit(t, count, fold_unit, [&](int head, int first, int n) HWY_ATTR {
+      fetcher.fetch_rows(t.v_rows, begin + first, n, head * t.v_head_stride, t.dim_vo * kSize);
+      fold_head<Load>(t, head, alpha + head * t.num_rows, v_rows, first, n, fetcher);
     });
   }
 }
