@@ -131,13 +131,13 @@ class Fetcher {
     fetch_lines<(kRound > 128 ? 4 : 2)>(paces.again);
   }
 
-  /// Where single rows are scattered: those that come two blocks after rows [first, first + count)
-  /// of a head, all at once, and again those of the next block.
+  /// Where single rows are scattered: those some way after rows [first, first + count) of a head,
+  /// all at once, and again those half as far.
   HWY_INLINE void fetch_rows(const void* const* rows, int first, int count, std::ptrdiff_t offset,
                              std::ptrdiff_t bytes) const {
     if (!scattered_) return;
-    for (int blocks = 2; blocks > 0; --blocks) {
-      const int begin = first + blocks * kStreamBlock;
+    for (int keys = kStreamAhead; keys >= kStreamAhead / 2; keys /= 2) {
+      const int begin = first + keys;
       const int end = std::min(begin + count, t_.num_keys + t_.num_ahead);
       for (int i = begin; i < end; ++i) {
         const char* row = static_cast<const char*>(rows[i]) + offset;
@@ -168,7 +168,7 @@ class Fetcher {
   static std::ptrdiff_t ahead(const StreamStep& t, std::ptrdiff_t element_size) {
     const std::ptrdiff_t listed =
         std::ptrdiff_t{t.num_heads} * kStreamAhead * (t.dim_qk + t.dim_vo) * element_size;
-    return std::min<std::ptrdiff_t>(listed, t.heads_inner ? 20480 : 16384);
+    return std::min<std::ptrdiff_t>(listed, t.head_run == 1 ? 20480 : 16384);
   }
 
   /// Returns how many bytes there are.

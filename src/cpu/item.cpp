@@ -155,11 +155,14 @@ void ItemRunner::stream_tile(const Layer& layer, const KeyTile& tile, int heads)
   step.v_rows = tile.v_rows;
   step.k_head_stride = layer.k.head_stride;
   step.v_head_stride = layer.v.head_stride;
-  // A head's keys lie together on pages of HND that hold a whole block.
+  // On pages of HND a head's keys lie together. Of short pages, read all heads rather than all
+  // pages of a head.
   const bool ragged = layer.spec->kv_kind == KvKind::kRagged;
   const std::int64_t token_stride = ragged ? layer.k.page_stride : layer.k.token_stride;
-  step.heads_inner = std::abs(layer.k.head_stride) < std::abs(token_stride) ||
-                     (!ragged && layer.spec->page_size < kStreamBlock);
+  const int run = ragged ? kStreamBlock : layer.spec->page_size / 16 * 16;
+  if (std::abs(layer.k.head_stride) >= std::abs(token_stride) && run > 0) {
+    step.head_run = std::min(run, kStreamBlock);
+  }
   step.dim_qk = layer.dim_qk;
   step.dim_vo = layer.dim_vo;
   step.scale = scale;

@@ -53,7 +53,7 @@ struct StreamStep {
   const void* const* v_rows = nullptr;
   std::ptrdiff_t k_head_stride = 0;  // bytes
   std::ptrdiff_t v_head_stride = 0;
-  bool heads_inner = true;  // all heads of a few keys, else all keys of a block of one head
+  int head_run = 1;  // keys of a head that lie together: all of them, then the next head; 1: a few
   int dim_qk = 0;
   int dim_vo = 0;
   const float* scale = nullptr;  // [num_heads], multiplies the dot products, into base 2
@@ -65,9 +65,8 @@ struct StreamStep {
   float* l = nullptr;
 };
 
-/// Keys that a stream step scores before it folds their values in: a page of the common size, so
-/// that K and V are read from end to end of a page.
-inline constexpr int kStreamBlock = 16;
+/// Keys that a stream step scores before it folds their values in.
+inline constexpr int kStreamBlock = 32;
 /// Most rows beyond its keys that a stream step lists.
 inline constexpr int kStreamAhead = 32;
 /// Most rows of all heads of a stream step together.

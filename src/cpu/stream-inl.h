@@ -252,15 +252,12 @@ void fold_head(const StreamStep& t, int head, const float* alpha, const void* co
 /// memory.
 template <class Unit>
 HWY_INLINE void visit(const StreamStep& t, int keys, int most, const Unit& unit) {
-  if (t.heads_inner) {
-    for (int first = 0; first < keys; first += most) {
-      const int count = std::min(most, keys - first);
-      for (int head = 0; head < t.num_heads; ++head) unit(head, first, count);
-    }
-  } else {
+  const int run = std::max(t.head_run, most);
+  for (int begin = 0; begin < keys; begin += run) {
+    const int end = std::min(begin + run, keys);
     for (int head = 0; head < t.num_heads; ++head) {
-      for (int first = 0; first < keys; first += most) {
-        unit(head, first, std::min(most, keys - first));
+      for (int first = begin; first < end; first += most) {
+        unit(head, first, std::min(most, end - first));
       }
     }
   }
@@ -273,7 +270,7 @@ void stream_step(const StreamStep& t) {
   // The more keys of a head are folded in together, the fewer passes over o; but while they wait
   // for their turn, the rows of all heads have to stay in the first cache.
   const int in_cache = 16384 / (t.num_heads * t.dim_vo * kSize) / 4 * 4;
-  const int fold_unit = t.heads_inner ? std::clamp(in_cache, 4, 8) : kStreamBlock;
+  const int fold_unit = t.head_run == 1 ? std::clamp(in_cache, 4, 8) : 16;
   // Four rows at a time, two and one.
   const int passes = t.num_rows / 4 + t.num_rows % 4 / 2 + t.num_rows % 2;
   Fetcher fetcher(t, kSize, passes);

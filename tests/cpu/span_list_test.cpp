@@ -25,7 +25,6 @@ struct Pools {
       v_rows.push_back(v.data() + offset);
     }
     step.num_heads = heads;
-    step.heads_inner = heads_inner;
     step.k_head_stride = step.v_head_stride = heads_inner ? kRow : page_size * kRow;
     step.dim_qk = step.dim_vo = kRow;
     step.k_rows = k_rows.data();
@@ -55,7 +54,7 @@ struct Pools {
 using Spans = std::vector<std::string>;
 
 TEST(SpanList, PagesAreReadFromEndToEndInBothLayouts) {
-  const Spans expected{"k4096+4096", "v4096+4096", "k0+4096", "v0+4096"};
+  const Spans expected{"k4096+4096", "k0+4096", "v4096+4096", "v0+4096"};
   EXPECT_EQ(Pools(32, 16, 4, true).spans(), expected);
   EXPECT_EQ(Pools(32, 16, 4, false).spans(), expected);
 }
@@ -85,10 +84,10 @@ TEST(SpanList, HeadsWithAGapAreSpansOfTheirOwn) {
 }
 
 TEST(SpanList, RowsAheadFollow) {
-  Pools pools(24, 16, 2, true);
-  pools.step.num_keys = 16;
-  pools.step.num_ahead = 8;
-  EXPECT_EQ(pools.spans(), (Spans{"k2048+2048", "v2048+2048", "k0+1024", "v0+1024"}));
+  Pools pools(48, 32, 2, true);
+  pools.step.num_keys = 32;
+  pools.step.num_ahead = 16;
+  EXPECT_EQ(pools.spans(), (Spans{"k4096+4096", "v4096+4096", "k0+2048", "v0+2048"}));
 }
 
 }  // namespace
