@@ -24,7 +24,7 @@ std::string error_text(const std::string& what, int error) {
 }  // namespace
 
 std::string default_cache_directory() {
-  const std::string chosen = environment("PLAIT_CACHE_DIR");
+  std::string chosen = environment("PLAIT_CACHE_DIR");
   if (!chosen.empty()) return chosen;
   const std::string cache = environment("XDG_CACHE_HOME");
   if (!cache.empty()) return cache + "/plait";

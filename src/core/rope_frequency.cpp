@@ -33,6 +33,7 @@ std::int32_t effective_rotary_dim(const RopeSpec& rope, std::int32_t head_dim) {
 std::vector<double> rope_frequencies(const RopeSpec& rope, std::int32_t head_dim) {
   const std::int32_t rotary_dim = effective_rotary_dim(rope, head_dim);
   std::vector<double> frequencies;
+  frequencies.reserve(static_cast<std::size_t>(rotary_dim / 2));
   for (std::int32_t pair = 0; pair < rotary_dim / 2; ++pair) {
     frequencies.push_back(scaled(rope, std::pow(rope.theta, -2.0 * pair / rotary_dim)));
   }

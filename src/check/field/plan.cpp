@@ -428,6 +428,13 @@ void automatic_splits(const FieldRun& run) {
   }
 }
 
+// A fold of two thousand states would round its lse two thousand times.
+void many_partial_states(const FieldRun& run) {
+  Json document = paged({{1}, {4000}, 1, 1, 40, 40, 1});
+  document["plan"] = {{"policy", "fixed_chunk"}, {"kv_chunk", 2}};
+  run.run_right(document, "2000 partial states of a row");
+}
+
 void does_not_hang(const FieldRun& run) {
   for (std::int64_t keys : {256, 257}) {
     Shape shape{{1}, {keys}, 64, 8, 128, 128, 32, "bf16", "bf16"};
@@ -457,6 +464,7 @@ constexpr FieldCase kCases[] = {
     {30, "mixed_devices", mixed_devices},
     {36, "dirty_counters", dirty_counters},
     {37, "automatic_splits", automatic_splits},
+    {37, "many_partial_states", many_partial_states},
     {41, "does_not_hang", does_not_hang},
 };
 

@@ -14,8 +14,17 @@ struct RowMerger {
   static constexpr u32 kPerRow = ceil_div(C::kHeadDimVo, kUnit);
   static constexpr i32 kBatch = kUnit == 8 ? 6 : 8;  // states in flight
 
+  /// Canonical segments are folded as one item folds several of them. Elsewhere states are summed
+  /// relative to the largest lse so far: a fold would round its lse at each of them.
+  static constexpr bool kFolds = C::kCanonical || C::kSumReduction;
+
   struct State {
     float lse;
+    float o[kUnit];
+  };
+  struct Total {
+    float lse;  // the largest so far, until finish()
+    float sum;
     float o[kUnit];
   };
 
@@ -36,7 +45,7 @@ struct RowMerger {
  private:
   __device__ __forceinline__ void merge_unit(const Merge& merge, i32 head, i32 local,
                                              i32 dim) const {
-    State total{};
+    Total total{};
     total.lse = C::kSumReduction ? 0.0F : neg_inf();
     for (i32 first = 0; first < merge.num_refs; first += kBatch) {
       State batch[kBatch];
@@ -46,14 +55,10 @@ struct RowMerger {
       }
 #pragma unroll
       for (i32 b = 0; b < kBatch; ++b) {
-        if (first + b >= merge.num_refs) continue;
-        // The first state is taken as it is: folding into the empty state changes no bit.
-        if (first + b == 0)
-          total = batch[0];
-        else
-          fold(&total, batch[b]);
+        if (first + b < merge.num_refs) add(&total, batch[b], first + b == 0);
       }
     }
+    finish(&total);
     const i32 fused = merge.fused_row_begin + local;
     const i32 kv_head = merge.head_begin + head;
     if (dim == 0) writer.write_lse(fused, kv_head, total.lse);
@@ -82,11 +87,34 @@ struct RowMerger {
     }
   }
 
-  static __device__ __forceinline__ void fold(State* total, const State& next) {
-    const MergeWeights w = fold_weights<C::kSumReduction>(total->lse, next.lse);
-    total->lse = w.lse;
+  static __device__ __forceinline__ void add(Total* total, const State& next, bool first) {
+    if constexpr (kFolds) {
+      // The first state is taken as it is: folding into the empty state changes no bit.
+      const MergeWeights w = first ? MergeWeights{0.0F, 1.0F, next.lse}
+                                   : fold_weights<C::kSumReduction>(total->lse, next.lse);
+      total->lse = w.lse;
 #pragma unroll
-    for (i32 i = 0; i < kUnit; ++i) total->o[i] = fold_element(w, total->o[i], next.o[i]);
+      for (i32 i = 0; i < kUnit; ++i) total->o[i] = fold_element(w, total->o[i], next.o[i]);
+    } else {
+      if (next.lse == neg_inf()) return;  // and may hold anything
+      const float largest = max_of(total->lse, next.lse);
+      const float before = DeviceMath::exp(total->lse - largest);
+      const float weight = DeviceMath::exp(next.lse - largest);
+      total->lse = largest;
+      total->sum = total->sum * before + weight;
+#pragma unroll
+      for (i32 i = 0; i < kUnit; ++i) total->o[i] = total->o[i] * before + next.o[i] * weight;
+    }
+  }
+
+  static __device__ __forceinline__ void finish(Total* total) {
+    if constexpr (!kFolds) {
+      if (total->sum == 0.0F) return;  // no key: zeros and -inf
+      total->lse += DeviceMath::log(total->sum);
+      const float scale = 1.0F / total->sum;
+#pragma unroll
+      for (i32 i = 0; i < kUnit; ++i) total->o[i] *= scale;
+    }
   }
 };
 
