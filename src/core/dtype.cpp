@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "core/text.h"
 #include "plait/error.h"
 
 namespace plait {
@@ -32,7 +33,7 @@ DType parse_dtype(std::string_view text, std::string_view field) {
   for (DType dtype : kAll) {
     if (to_string(dtype) == text) return dtype;
   }
-  throw Error(ErrorCode::kInvalidArgument, std::string(field), '"' + std::string(text) + '"',
+  throw Error(ErrorCode::kInvalidArgument, std::string(field), quote_text(text),
               "one of f32, f16, bf16, f8_e4m3, f8_e5m2, i32, i64, u8");
 }
 

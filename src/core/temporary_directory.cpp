@@ -6,26 +6,24 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <system_error>
 
 #include "plait/error.h"
 
 namespace plait {
+namespace {
 
-TemporaryDirectory::TemporaryDirectory(const std::filesystem::path& prefix) {
+std::filesystem::path make_directory(const std::filesystem::path& prefix) {
   std::string pattern = prefix.string() + "XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) {
     throw Error(ErrorCode::kIo, "temporary directory", prefix.string(),
                 std::string("a path where directories can be made (") + std::strerror(errno) + ")");
   }
-  path_ = pattern;
+  return pattern;
 }
 
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  // Its user may have closed it.
-  std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ignored);
-  std::filesystem::remove_all(path_, ignored);
-}
+}  // namespace
+
+TemporaryDirectory::TemporaryDirectory(const std::filesystem::path& prefix)
+    : directory_(make_directory(prefix)) {}
 
 }  // namespace plait

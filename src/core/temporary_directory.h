@@ -3,6 +3,8 @@
 
 #include <filesystem>
 
+#include "core/leftover.h"
+
 namespace plait {
 
 /// A new directory for this user alone that goes away with the object, whatever it holds then.
@@ -10,14 +12,11 @@ class TemporaryDirectory {
  public:
   /// Its path is `prefix` and six characters. Throws Error{kIo} if it cannot be made.
   explicit TemporaryDirectory(const std::filesystem::path& prefix);
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
-  const std::filesystem::path& path() const noexcept { return path_; }
+  const std::filesystem::path& path() const noexcept { return directory_.path(); }
 
  private:
-  std::filesystem::path path_;
+  Leftover directory_;
 };
 
 }  // namespace plait

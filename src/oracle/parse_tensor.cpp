@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/convert.h"
+#include "core/text.h"
 #include "oracle/parse_internal.h"
 #include "oracle/philox.h"
 
@@ -200,7 +201,7 @@ HostTensor TensorResolver::named(const Node& node, DType dtype, const Ints& expe
         list += ", ...";
         break;
       }
-      list += (list.empty() ? "" : ", ") + key;
+      list += (list.empty() ? "" : ", ") + quote_text(key);
     }
     name_node.refuse("a tensor of the --tensors file (it has: " + list + ")");
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/file.h"
+#include "core/text.h"
 #include "oracle/strict_json.h"
 #include "plait/error.h"
 
@@ -113,7 +114,7 @@ Safetensors Safetensors::parse(std::string bytes, std::string_view field) {
   if (!header.is_object()) Node(header, name + ": header").refuse("an object", ErrorCode::kIo);
   for (const auto& item : header.items()) {
     if (item.key() == "__metadata__") continue;
-    const std::string path = name + ": " + Json(item.key()).dump(-1, ' ', true);
+    const std::string path = name + ": " + quote_text(item.key());
     out.entries_.emplace(item.key(), parse_entry(Node(item.value(), path), data_bytes));
   }
 
@@ -126,7 +127,7 @@ Safetensors Safetensors::parse(std::string bytes, std::string_view field) {
   std::int64_t covered = 0;
   for (const auto& [entry, key] : order) {
     if (entry->begin != covered) {
-      throw Error(ErrorCode::kIo, name + ": " + Json(*key).dump(-1, ' ', true) + ".data_offsets",
+      throw Error(ErrorCode::kIo, name + ": " + quote_text(*key) + ".data_offsets",
                   "begin " + std::to_string(entry->begin),
                   "begin " + std::to_string(covered) + " (no overlap and no hole)");
     }

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/text.h"
 #include "plait/error.h"
-#include "serve/line_reader.h"
 
 namespace plait::serve {
 namespace {

@@ -6,28 +6,21 @@
 
 namespace plait::serve {
 
-std::string quote_text(std::string_view text) {
-  constexpr std::size_t kShown = 64;
-  std::string out = "\"";
-  for (const char c : text.substr(0, kShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += (byte < 0x20 || byte >= 0x7f) ? '?' : c;
+bool LineReader::next() {
+  try {
+    return read_line();
+  } catch (const std::ios_base::failure&) {
+    throw Error(ErrorCode::kIo, name_, "a read error", "a readable file");
   }
-  if (text.size() > kShown) out += "...";
-  out += '"';
-  return out;
 }
 
-bool LineReader::next() {
+bool LineReader::read_line() {
   line_.clear();
+  // A buffer throws when a read fails.
   std::streambuf* buffer = in_.rdbuf();
   constexpr auto kEnd = std::char_traits<char>::eof();
   int c = buffer->sbumpc();
-  if (c == kEnd) {
-    // A directory opens as a stream and fails on the first read only.
-    if (in_.bad()) throw Error(ErrorCode::kIo, name_, "a read error", "a readable file");
-    return false;
-  }
+  if (c == kEnd) return false;
   ++number_;
   for (; c != kEnd && c != '\n'; c = buffer->sbumpc()) {
     if (line_.size() == kMaxLineBytes) {

@@ -27,13 +27,12 @@ class LineReader {
                            std::string_view expected) const;
 
  private:
+  bool read_line();
+
   std::istream& in_;
   std::string name_;
   std::string line_;
   std::int64_t number_ = 0;
 };
-
-/// Text fit for a one-line message: control characters as '?', cut after 64 bytes.
-std::string quote_text(std::string_view text);
 
 }  // namespace plait::serve

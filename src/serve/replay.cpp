@@ -81,11 +81,11 @@ Planner make_shadow(const Arm& baseline, const ReplayOptions& options, std::int6
 class Replay {
  public:
   Replay(const Trace& trace, const ReplayOptions& options, const Geometry& geometry,
-         const ReplayHooks& hooks)
+         const ReplayObserver& observer)
       : trace_(trace),
         options_(options),
         geometry_(geometry),
-        hooks_(hooks),
+        observer_(observer),
         scheduler_(trace, options_.scheduler),
         engine_(make_engine(options)) {
     const std::int64_t longest = longest_request(trace);
@@ -121,9 +121,6 @@ class Replay {
     const Stopwatch watch;
     Step step;
     while (scheduler_.next(step)) {
-      if (hooks_.interrupted && hooks_.interrupted()) {
-        throw Error(ErrorCode::kInterrupted, "replay", "an interrupt", "to run to the end");
-      }
       StepRecord record = describe(step);
       build_forms(step, record);
       plan(record);
@@ -132,9 +129,9 @@ class Replay {
       record.end_ns = step.end_ns;
       note_requests(step, record);
       result_.steps.push_back(record);
-      if (hooks_.progress) {
-        hooks_.progress({std::ssize(result_.steps), scheduler_.counts().finished,
-                         scheduler_.num_requests(), static_cast<double>(step.end_ns) / 1e9});
+      if (observer_) {
+        observer_({std::ssize(result_.steps), scheduler_.counts().finished,
+                   scheduler_.num_requests(), static_cast<double>(step.end_ns) / 1e9});
       }
     }
     finish(watch.microseconds() / 1e6);
@@ -247,8 +244,7 @@ class Replay {
 
   void execute(StepRecord& record) {
     if (!runner_) return;
-    record.append_us =
-        static_cast<float>(runner_->run(entries_, forms_, arms_, times_, hooks_.interrupted));
+    record.append_us = static_cast<float>(runner_->run(entries_, forms_, arms_, times_));
     for (std::size_t a = 0; a < arms_.size(); ++a) {
       ArmStep& arm_step = result_.arm_steps[a].back();
       arm_step.attention_us = static_cast<float>(times_[a].attention_us + times_[a].rope_us);
@@ -306,7 +302,7 @@ class Replay {
   const Trace& trace_;
   ReplayOptions options_;
   const Geometry& geometry_;
-  const ReplayHooks& hooks_;
+  const ReplayObserver& observer_;
   Scheduler scheduler_;
   std::optional<Composer> composer_;  // none: no layer could read a prefix together
   std::optional<Engine> engine_;
@@ -340,10 +336,10 @@ Trace load_trace(const ReplayOptions& options) {
 }
 
 ReplayResult run_replay(const Trace& trace, const ReplayOptions& options,
-                        const ReplayHooks& hooks) {
+                        const ReplayObserver& observer) {
   const Geometry geometry = parse_geometry(options.geometry);
   const ReplayOptions resolved = resolve(trace, options, geometry);
-  return Replay(trace, resolved, geometry, hooks).run();
+  return Replay(trace, resolved, geometry, observer).run();
 }
 
 }  // namespace plait::serve

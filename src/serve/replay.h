@@ -90,17 +90,15 @@ struct ReplayProgress {
   double virtual_seconds = 0.0;
 };
 
-struct ReplayHooks {
-  std::function<void(const ReplayProgress&)> progress;  // called after every step; be quick
-  std::function<bool()> interrupted;
-};
+/// Called after every step; must be quick.
+using ReplayObserver = std::function<void(const ReplayProgress&)>;
 
 /// The trace that the options ask for: read or generated, rescaled. Throws as the readers do.
 Trace load_trace(const ReplayOptions& options);
 
-/// Runs `trace` to its end. Throws Error: options that are refused, kInterrupted when the hook
-/// says so. The same trace and options form the same batches on every machine.
+/// Runs `trace` to its end. Throws Error for options that are refused. The same trace and options
+/// form the same batches on every machine.
 ReplayResult run_replay(const Trace& trace, const ReplayOptions& options,
-                        const ReplayHooks& hooks = {});
+                        const ReplayObserver& observer = {});
 
 }  // namespace plait::serve

@@ -5,8 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "core/text.h"
 #include "plait/error.h"
-#include "serve/line_reader.h"
 
 namespace plait::serve {
 namespace {
@@ -110,6 +110,11 @@ void validate(const ReplayOptions& options) {
   }
   if (ablates(Feature::kComposition) && !options.compose) {
     refuse("ablate", "composition", "composition to be on (leave out --no-compose)");
+  }
+  if (ablates(Feature::kComposition) && !options.scheduler.prefix_cache) {
+    refuse("ablate", "composition",
+           "the prefix cache, without which no request shares a page (leave out "
+           "--no-prefix-cache)");
   }
   if (ablates(Feature::kRope) && options.rope == RopeMode::kNone) {
     refuse("ablate", "rope", "--rope separate or fused");

@@ -36,7 +36,7 @@ p { color: var(--soft); margin: 4px 0 12px; max-width: 90ch; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: 5px 14px; text-align: right; white-space: nowrap; }
 th { color: var(--faint); font-weight: 500; border-bottom: 1px solid var(--grid); }
-th:first-child, td:first-child { text-align: left; } td.wrap { white-space: normal; text-align: left; }
+th:first-child, td:first-child { text-align: left; }
 td small { color: var(--faint); display: block; }
 .worse { color: var(--worse); } .better { color: var(--better); }
 svg { display: block; width: 100%; height: auto; font: 11px system-ui, "Segoe UI", Roboto, sans-serif; }
@@ -52,6 +52,11 @@ svg .f1 { fill: var(--series-1); } svg .f2 { fill: var(--series-2); }
 svg .f3 { fill: var(--series-3); } svg .f4 { fill: var(--series-4); }
 svg .fworse { fill: var(--worse); } svg .fbetter { fill: var(--better); }
 footer { color: var(--faint); margin-top: 36px; font-size: 12.5px; }
+/* On a narrow screen plots and tables keep their letters readable and scroll sideways. */
+@media (max-width: 620px) { svg { min-width: 500px; } .plot { overflow-x: auto; }
+  th, td { padding: 5px 10px; }
+  th:first-child, td:first-child { position: sticky; left: 0; min-width: 108px; white-space: normal;
+    background: var(--card); } }
 )css";
 
 std::string tile(const std::string& value, const std::string& label) {

@@ -274,8 +274,7 @@ void StepRunner::compare_outputs(std::size_t num_arms) {
 }
 
 double StepRunner::run(std::span<const StepEntry> entries, const StepForms& forms,
-                       std::span<const std::unique_ptr<Arm>> arms, std::span<ArmTimes> times,
-                       const std::function<bool()>& interrupted) {
+                       std::span<const std::unique_ptr<Arm>> arms, std::span<ArmTimes> times) {
   describe_tokens(entries, forms);
   make_inputs();
   std::fill(times.begin(), times.end(), ArmTimes{});
@@ -284,9 +283,6 @@ double StepRunner::run(std::span<const StepEntry> entries, const StepForms& form
   for (std::int32_t group = 0; group < std::ssize(geometry_.groups); ++group) {
     for (std::int32_t i = 0; i < geometry_.groups[static_cast<std::size_t>(group)].layers;
          ++i, ++layer) {
-      if (interrupted && interrupted()) {
-        throw Error(ErrorCode::kInterrupted, "replay", "an interrupt", "to run to the end");
-      }
       const double rope_us = rotate();
       append_us += append(layer);
       // Who runs first finds colder caches: the arms take turns.

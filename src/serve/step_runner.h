@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -44,11 +43,9 @@ class StepRunner {
              std::int32_t pool_pages);
 
   /// `entries` in the order of the forms. Every arm has planned the step. Fills one ArmTimes per
-  /// arm and returns the time of the appends in microseconds. `interrupted` is asked between
-  /// layers and stops the step by Error{kInterrupted}.
+  /// arm and returns the time of the appends in microseconds.
   double run(std::span<const StepEntry> entries, const StepForms& forms,
-             std::span<const std::unique_ptr<Arm>> arms, std::span<ArmTimes> times,
-             const std::function<bool()>& interrupted);
+             std::span<const std::unique_ptr<Arm>> arms, std::span<ArmTimes> times);
 
   /// Largest |difference| of an arm's outputs from the baseline's so far.
   double output_difference(std::size_t arm) const { return difference_[arm]; }

@@ -13,8 +13,9 @@ namespace {
 
 constexpr double kLeft = 62.0;
 constexpr double kRight = 14.0;
-constexpr double kTop = 40.0;
+constexpr double kTop = 49.0;  // title, then the y label; the uppermost tick has to clear both
 constexpr double kBottom = 44.0;
+constexpr double kLetter = 6.0;  // roughly, of any font
 
 /// 1, 2 or 5 times a power of ten, at least `value`.
 double nice_ceil(double value) {
@@ -160,13 +161,14 @@ void Plot::dots(std::span<const Point> points, int series, std::string_view name
 }
 
 void Plot::reference(Point from, Point to, std::string_view label) {
+  // Above the end of a level line. Below a diagonal, far enough down for its whole width.
+  const double fall = (py(from.y) - py(to.y)) / std::max(px(to.x) - px(from.x), 1.0);
+  const double width = kLetter * static_cast<double>(label.size());
   marks_ += fmt::format(
       "<line class=\"reference\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n"
       "<text class=\"note\" text-anchor=\"end\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
-      px(from.x), py(from.y), px(to.x), py(to.y),
-      // Beside the upper end of a diagonal, above the end of a level line.
-      px(to.x) - (from.y == to.y ? 4.0 : 22.0), py(to.y) + (from.y == to.y ? -5.0 : 24.0),
-      escape_html(label));
+      px(from.x), py(from.y), px(to.x), py(to.y), px(to.x) - 4.0,
+      py(to.y) + (fall == 0.0 ? -5.0 : fall * width + 14.0), escape_html(label));
 }
 
 std::string Plot::svg() const {
@@ -196,10 +198,10 @@ std::string Plot::svg() const {
       kLeft, kWidth - kRight, kHeight - kBottom, kHeight - 8, escape_html(x_.label),
       escape_html(y_.label));
   out += marks_;
-  // Legend right-aligned on the line of the y label; widths by a rough 6 units a letter.
+  // Legend right-aligned on the line of the y label.
   double x = kWidth - kRight;
   for (auto it = legend_.rbegin(); it != legend_.rend(); ++it) {
-    x -= 6.0 * static_cast<double>(it->second.size()) + 4.0;
+    x -= kLetter * static_cast<double>(it->second.size()) + 4.0;
     out += fmt::format(
         "<rect class=\"f{}\" x=\"{:.1f}\" y=\"24\" width=\"9\" height=\"9\" rx=\"2\"/>"
         "<text class=\"legend\" x=\"{:.1f}\" y=\"32\">{}</text>\n",

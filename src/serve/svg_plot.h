@@ -34,7 +34,7 @@ struct Axis {
 class Plot {
  public:
   static constexpr double kWidth = 560.0;
-  static constexpr double kHeight = 300.0;
+  static constexpr double kHeight = 309.0;
 
   Plot(std::string title, Axis x, Axis y);
 

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "core/text.h"
 #include "plait/error.h"
 #include "serve/hash.h"
-#include "serve/line_reader.h"
 
 namespace plait::serve {
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "core/text.h"
 #include "plait/error.h"
 #include "serve/line_reader.h"
 #include "serve/trace.h"

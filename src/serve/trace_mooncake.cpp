@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/text.h"
 #include "plait/error.h"
 #include "serve/line_reader.h"
 #include "serve/trace.h"
@@ -122,6 +123,10 @@ Trace read_mooncake(std::istream& in, const std::string& name, std::int64_t limi
     if (std::ssize(trace.requests) == kMaxTraceRequests) {
       reader.refuse("line", "request number " + std::to_string(kMaxTraceRequests + 1),
                     "at most " + std::to_string(kMaxTraceRequests) + " requests (use --limit)");
+    }
+    // The parser takes a NUL for the end of its input.
+    if (reader.line().find('\0') != std::string_view::npos) {
+      reader.refuse("line", quote_text(reader.line()), "one JSON object without a NUL byte");
     }
     LineHandler handler(reader);
     nlohmann::json::sax_parse(reader.line(), &handler);

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cstdio>
 
+#include "core/text.h"
 #include "plait/error.h"
-#include "serve/line_reader.h"
 
 namespace plait::serve {
 namespace {

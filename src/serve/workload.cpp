@@ -7,9 +7,9 @@
 #include <initializer_list>
 #include <numbers>
 
+#include "core/text.h"
 #include "plait/error.h"
 #include "serve/hash.h"
-#include "serve/line_reader.h"
 
 namespace plait::serve {
 namespace {

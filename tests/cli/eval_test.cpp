@@ -2,12 +2,8 @@
 //
 // plait eval and plait check from outside: exit codes, streams, files.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,9 +12,9 @@
 #include <string>
 
 #include "oracle/safetensors.h"
-#include "support/paths.h"
 #include "support/problems.h"
 #include "support/temporary_directory.h"
+#include "support/tool.h"
 
 namespace plait {
 namespace {
@@ -26,22 +22,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-struct Ran {
-  int code = -1;
-  std::string out;
-  std::string err;
-};
-
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path);
-  std::stringstream content;
-  content << file.rdbuf();
-  return content.str();
-}
-
-int lines_of(const std::string& text) {
-  return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
-}
+using test::lines_of;
+using test::Ran;
 
 class EvalTest : public testing::Test {
  protected:
@@ -51,15 +33,8 @@ class EvalTest : public testing::Test {
     return path(name);
   }
 
-  Ran run(const std::string& arguments) const {
-    const std::string command = "'" + test::plait_binary().string() + "' " + arguments + " >'" +
-                                path("stdout") + "' 2>'" + path("stderr") + "'";
-    const int status = std::system(command.c_str());
-    Ran ran;
-    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    ran.out = slurp(path("stdout"));
-    ran.err = slurp(path("stderr"));
-    return ran;
+  static Ran run(const std::string& arguments) {
+    return test::Tool::shell("\"$PLAIT\" " + arguments).finish();
   }
 
   // Runs eval on a document that must be refused, and returns its message.

@@ -1,36 +1,28 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // `plait replay` from outside: exit codes, one clear line, no partial files.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "support/paths.h"
 #include "support/temporary_directory.h"
+#include "support/tool.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string slurp(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
+using plait::test::content_of;
+using plait::test::Tool;
 
 class Replay : public testing::Test {
  protected:
@@ -41,34 +33,23 @@ class Replay : public testing::Test {
     return folder_ / name;
   }
 
-  pid_t start(std::vector<std::string> words) {
-    words.insert(words.begin(), {plait::test::plait_binary().string(), "replay"});
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    const pid_t child = ::fork();
-    if (child == 0) {
-      const auto redirect = [&](const char* name, int fd) {
-        const int file = ::open((folder_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        ::dup2(file, fd);
-      };
-      redirect("stdout", STDOUT_FILENO);
-      redirect("stderr", STDERR_FILENO);
-      ::execv(argv[0], argv.data());
-      ::_exit(127);
-    }
-    return child;
+  static Tool start(std::vector<std::string> words) {
+    words.insert(words.begin(), "replay");
+    return Tool(std::move(words));
   }
 
-  int finish(pid_t child) {
-    int status = 0;
-    ::wait4(child, &status, 0, &usage_);
-    out_ = slurp(folder_ / "stdout");
-    err_ = slurp(folder_ / "stderr");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  int finish(Tool& tool) {
+    const plait::test::Ran ran = tool.finish();
+    out_ = ran.out;
+    err_ = ran.err;
+    peak_kib_ = ran.usage.ru_maxrss;
+    return ran.code;
   }
 
-  int run(std::vector<std::string> words) { return finish(start(std::move(words))); }
+  int run(std::vector<std::string> words) {
+    Tool tool = start(std::move(words));
+    return finish(tool);
+  }
 
   /// Exit code 2, one line on stderr that contains `text`, nothing on stdout, no file made.
   void expect_refused(const std::vector<std::string>& words, const std::string& text) {
@@ -86,7 +67,7 @@ class Replay : public testing::Test {
   fs::path folder_ = directory_.path();
   std::string out_;
   std::string err_;
-  struct rusage usage_ {};
+  long peak_kib_ = 0;
 };
 
 constexpr const char* kMooncakeLine =
@@ -99,10 +80,10 @@ TEST_F(Replay, ComputesASmallTraceAndWritesBothReports) {
   EXPECT_EQ(err_, "");
   EXPECT_NE(out_.find("virtual clock   5000+25*tokens us a step"), std::string::npos);
   EXPECT_EQ(out_.find("TTFT"), std::string::npos);
-  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  const auto json = nlohmann::json::parse(content_of(out("r.json")));
   EXPECT_EQ(json["totals"]["finished"], 2);
   EXPECT_GT(json["totals"]["attention_seconds"].get<double>(), 0.0);
-  EXPECT_NE(slurp(out("r.html")).find("</html>"), std::string::npos);
+  EXPECT_NE(content_of(out("r.html")).find("</html>"), std::string::npos);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "out"), {}), 2);
 }
 
@@ -110,8 +91,8 @@ TEST_F(Replay, TheSameSeedFormsTheSameBatchesAndOutputs) {
   for (const char* name : {"a.json", "b.json"}) {
     ASSERT_EQ(run({"--limit", "6", "--seed", "3", "--quiet", "--json", out(name)}), 0) << err_;
   }
-  const auto a = nlohmann::json::parse(slurp(out("a.json")));
-  const auto b = nlohmann::json::parse(slurp(out("b.json")));
+  const auto a = nlohmann::json::parse(content_of(out("a.json")));
+  const auto b = nlohmann::json::parse(content_of(out("b.json")));
   EXPECT_EQ(a["totals"]["output_checksum"], b["totals"]["output_checksum"]);
   EXPECT_EQ(a["steps"]["kv_tokens"], b["steps"]["kv_tokens"]);
   EXPECT_EQ(a["steps"]["start_ms"], b["steps"]["start_ms"]);
@@ -133,7 +114,7 @@ TEST_F(Replay, EveryAblationComputesTheSameOutputs) {
                  out("r.json")}),
             0)
       << err_;
-  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  const auto json = nlohmann::json::parse(content_of(out("r.json")));
   ASSERT_EQ(json["ablations"].size(), 8U);
   for (const auto& ablation : json["ablations"]) {
     SCOPED_TRACE(ablation["feature"]);
@@ -153,7 +134,7 @@ TEST_F(Replay, WindowLayersAndEveryKvTypeRun) {
               0)
         << dtype << err_;
   }
-  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  const auto json = nlohmann::json::parse(content_of(out("r.json")));
   EXPECT_EQ(json["break_even"]["layers"], 3);
 }
 
@@ -162,7 +143,7 @@ TEST_F(Replay, ASmallPoolPreemptsAndStillFinishes) {
                  "640", "--quiet", "--json", out("r.json")}),
             0)
       << err_;
-  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  const auto json = nlohmann::json::parse(content_of(out("r.json")));
   EXPECT_EQ(json["totals"]["finished"], 8);
   EXPECT_GT(json["totals"]["preemptions"], 0);
 }
@@ -205,8 +186,8 @@ TEST_F(Replay, RefusesBadOptions) {
   expect_refused({"--kv-dtype", "i32"}, "kv-dtype");
   expect_refused({"--device", "tpu"}, "device");
   expect_refused({"--page-size", "48"}, "page_size");
-  expect_refused({"--page-size", "0"}, "page_size");
-  expect_refused({"--token-budget", "0"}, "token_budget");
+  expect_refused({"--page-size", "0"}, "--page-size");
+  expect_refused({"--token-budget", "0"}, "--token-budget");
   expect_refused({"--pool-tokens", "100"}, "pool_tokens");
   expect_refused({"--threads", "100000"}, "threads");
   expect_refused({"--workload", "skewed", "--trace", "x"}, "--workload");
@@ -219,15 +200,14 @@ TEST_F(Replay, RefusesUnwritableOutputsBeforeItStarts) {
 }
 
 TEST_F(Replay, AnInterruptEndsWith130AndNoFile) {
-  const pid_t child =
-      start({"--workload", "skewed", "--limit", "200000", "--geometry", "llama-3.1-8b",
-             "--plan-only", "--json", out("r.json"), "--html", out("r.html")});
+  Tool tool = start({"--workload", "skewed", "--limit", "200000", "--geometry", "llama-3.1-8b",
+                     "--plan-only", "--json", out("r.json"), "--html", out("r.html")});
   // Progress shows after a second; the whole would take ten and more.
-  for (int i = 0; i < 6000 && slurp(folder_ / "stderr").find("step") == std::string::npos; ++i) {
+  for (int i = 0; i < 6000 && tool.err().find("step") == std::string::npos; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  ::kill(child, SIGINT);
-  EXPECT_EQ(finish(child), 130);
+  ::kill(tool.process(), SIGINT);
+  EXPECT_EQ(finish(tool), 130);
   EXPECT_EQ(out_, "");
   EXPECT_NE(err_.find("interrupted"), std::string::npos) << err_;
   EXPECT_TRUE(fs::is_empty(folder_ / "out"));
@@ -245,9 +225,9 @@ TEST_P(ReplayTrace, SlowPlansTheWholeTraceWithinTwoGibibytes) {
                  "--trace", plait::test::traces_dir() / GetParam()}),
             0)
       << err_;
-  const auto json = nlohmann::json::parse(slurp(out("r.json")));
+  const auto json = nlohmann::json::parse(content_of(out("r.json")));
   EXPECT_EQ(json["totals"]["finished"], json["totals"]["requests"]);
-  EXPECT_LT(usage_.ru_maxrss, 2 * 1024 * 1024);  // KiB
+  EXPECT_LT(peak_kib_, 2 * 1024 * 1024);  // KiB
 }
 
 INSTANTIATE_TEST_SUITE_P(Published, ReplayTrace,

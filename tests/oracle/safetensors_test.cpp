@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <string>
 
-#include "core/file.h"
 #include "oracle/parse_problem.h"
 #include "support/problems.h"
 #include "support/temporary_directory.h"
@@ -127,28 +126,6 @@ TEST(Safetensors, NamedTensorsWithViews) {
   EXPECT_EQ(refused("/q/name", "fat"), "q.name");
   EXPECT_EQ(refused("/q/name", "ids"), "q");
   EXPECT_EQ(refused("/q/shape", {2, 1, 5}), "q");
-}
-
-TEST(Files, Refusals) {
-  const test::TemporaryDirectory folder;
-  const auto code = [](auto&& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return ErrorCode::kInternal;
-  };
-  EXPECT_EQ(code([&] { read_file(folder.path("none"), "problem", 10); }), ErrorCode::kIo);
-  EXPECT_EQ(code([&] { read_file(folder.path(), "problem", 10); }), ErrorCode::kIo);
-  EXPECT_EQ(code([&] { read_file("/dev/zero", "problem", 1 << 20); }), ErrorCode::kIo);
-  const std::string_view pieces[] = {"one", "two"};
-  EXPECT_EQ(code([&] { write_file_atomic(folder.path(), pieces, "out"); }), ErrorCode::kIo);
-  EXPECT_EQ(code([&] { write_file_atomic(folder.path("no/such"), pieces, "out"); }),
-            ErrorCode::kIo);
-  write_file_atomic(folder.path("new"), pieces, "out");
-  EXPECT_EQ(read_file(folder.path("new"), "out", 10), "onetwo");
-  EXPECT_EQ(code([&] { read_file(folder.path("new"), "out", 5); }), ErrorCode::kIo);
 }
 
 }  // namespace

@@ -2,19 +2,12 @@
 #include "serve/report.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "plait/error.h"
-#include "serve/atomic_file.h"
 #include "serve/summary.h"
 #include "serve/svg_plot.h"
-#include "support/temporary_directory.h"
 
 namespace plait::serve {
 namespace {
@@ -168,37 +161,6 @@ TEST(Axis, CoversItsValuesWithRoundEnds) {
   empty.logarithmic = true;
   empty.fit({});
   EXPECT_TRUE(std::isfinite(empty.at(5.0)));
-}
-
-TEST(AtomicFile, WritesTheWholeFileAndLeavesNothingElse) {
-  const test::TemporaryDirectory folder;
-  const std::string path = folder.path("report.json");
-  const AtomicFile file(path, "json");
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  file.write("first");
-  file.write("second");
-  std::ifstream in(path);
-  std::stringstream content;
-  content << in.rdbuf();
-  EXPECT_EQ(content.str(), "second");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
-  struct stat info {};
-  ASSERT_EQ(::stat(path.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0600U, 0600U);
-}
-
-TEST(AtomicFile, RefusesUnwritablePathsUpFront) {
-  for (const std::string& path :
-       {std::string(), testing::TempDir(), std::string("/no/such/folder/report.json"),
-        std::string("/proc/report.json")}) {
-    try {
-      const AtomicFile file(path, "json");
-      ADD_FAILURE() << "accepted " << path;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kIo);
-      EXPECT_EQ(error.field(), "json");
-    }
-  }
 }
 
 }  // namespace

@@ -14,8 +14,10 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -27,6 +29,7 @@
 #include "cuda/jit/kernel_set.h"
 #include "plait/error.h"
 #include "plait/options.h"
+#include "plait/standard_streams.h"
 #include "plait/verb.h"
 
 namespace plait::tool {
@@ -76,11 +79,26 @@ double thread_seconds() {
 
 std::vector<KernelKey> requested_keys(const Options& options, const SourceSet& sources) {
   if (options.set == "default") return cuda::default_kernel_set(sources);
-  return cuda::parse_kernel_set(read_file(options.set, "--set", kLargestSet), options.set);
+  std::vector<KernelKey> keys =
+      cuda::parse_kernel_set(read_file(options.set, "--set", kLargestSet), options.set);
+  if (keys.empty()) refuse("--set", options.set, "a file with at least one kernel key");
+  return keys;
 }
 
 std::vector<Arch> requested_archs(const Options& options, const Nvrtc& nvrtc) {
-  if (!options.arch.empty()) return cuda::parse_arch_list(options.arch, "--arch");
+  if (!options.arch.empty()) {
+    std::vector<Arch> archs = cuda::parse_arch_list(options.arch, "--arch");
+    const std::vector<int>& known = nvrtc.architectures();
+    for (const Arch arch : archs) {
+      if (std::find(known.begin(), known.end(), arch.sm) != known.end()) continue;
+      std::string expected = "one that this NVRTC compiles for:";
+      for (const int sm : known) {
+        if (sm >= 80) expected += " sm_" + std::to_string(sm);
+      }
+      refuse("--arch", to_string(arch), expected);
+    }
+    return archs;
+  }
   if (options.check || !options.write_budgets.empty()) {
     return cuda::parse_arch_list("sm_80,sm_90a,sm_100a,sm_120a", "--arch");
   }
@@ -104,6 +122,7 @@ void compile_all(std::vector<Job>& jobs, DiskCache& cache, const Nvrtc& nvrtc, i
   std::atomic<std::size_t> next{0};
   std::size_t done = 0;
   std::mutex print_mutex;
+  std::exception_ptr closed;  // why nothing can be printed any more
   const auto work = [&] {
     for (std::size_t index = next.fetch_add(1); index < jobs.size(); index = next.fetch_add(1)) {
       Job& job = jobs[index];
@@ -136,13 +155,23 @@ void compile_all(std::vector<Job>& jobs, DiskCache& cache, const Nvrtc& nvrtc, i
           std::printf("%.2f s\n", job.cpu_seconds);
         }
       }
-      std::fflush(stdout);
+      try {
+        flush_output();
+      } catch (...) {
+        closed = std::current_exception();
+        next = jobs.size();
+      }
     }
   };
   std::vector<std::thread> pool;
-  for (int thread = 1; thread < threads; ++thread) pool.emplace_back(work);
+  try {
+    for (int thread = 1; thread < threads; ++thread) pool.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Those that could be had do the work.
+  }
   work();
   for (std::thread& thread : pool) thread.join();
+  if (closed) std::rethrow_exception(closed);
 }
 
 /// Seconds to read and verify the slowest entry, by a cache object that has nothing in memory. Each
@@ -195,7 +224,11 @@ int report_check(const std::vector<Job>& jobs, const SourceSet& sources, const N
   return broken;
 }
 
-/// Rewrites <directory>/cuda/kernels/<family>/budget.txt for every family in `jobs`.
+std::string budget_path(const std::string& directory, const std::string& family) {
+  return directory + "/cuda/kernels/" + family + "/budget.txt";
+}
+
+/// Rewrites the budget table of every family in `jobs`.
 void write_budgets(const std::vector<Job>& jobs, const std::string& directory, const Nvrtc& nvrtc) {
   std::map<std::string, std::string> tables;
   for (const Job& job : jobs) {
@@ -205,7 +238,7 @@ void write_budgets(const std::vector<Job>& jobs, const std::string& directory, c
     table += BudgetTable::line(job.key, job.arch, job.kernel) + "\n";
   }
   for (const auto& [family, text] : tables) {
-    const std::string path = directory + "/cuda/kernels/" + family + "/budget.txt";
+    const std::string path = budget_path(directory, family);
     const std::string_view pieces[] = {text};
     write_file_atomic(path, pieces, "--write-budgets");
     std::printf("wrote %s\n", path.c_str());
@@ -233,20 +266,26 @@ int run_jobs(const Options& options, std::vector<Job>& jobs, const SourceSet& so
     directory = scratch.emplace(std::filesystem::temp_directory_path() / "plait-aot-").path();
   }
   DiskCache cache(directory);
-  if (!cache.writable() && !options.check) {
+  if (!cache.writable()) {
     throw Error(ErrorCode::kIo, "--out", cache.reason(), "a directory that can be written");
   }
+  if (!options.write_budgets.empty()) {
+    std::set<std::string> families;
+    for (const Job& job : jobs) families.emplace(to_string(job.key.family));
+    for (const std::string& family : families) {
+      require_writable(budget_path(options.write_budgets, family), "--write-budgets");
+    }
+  }
+  std::printf("NVRTC %s (%s), %zu kernels\n", to_string(nvrtc.version()).c_str(),
+              nvrtc.path().c_str(), jobs.size());
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   compile_all(jobs, cache, nvrtc, options.jobs > 0 ? options.jobs : cores);
   const auto failed =
       std::count_if(jobs.begin(), jobs.end(), [](const Job& job) { return !job.error.empty(); });
   int broken = 0;
   if (options.check) broken = report_check(jobs, sources, nvrtc);
-  if (cache.writable()) {
-    const double warm = slowest_warm_load(jobs, cache.directory(), nvrtc);
-    std::printf("slowest load from disk: %.2f ms (goal %.2f)\n", 1e3 * warm,
-                1e3 * kSlowestWarmLoad);
-  }
+  const double warm = slowest_warm_load(jobs, cache.directory(), nvrtc);
+  std::printf("slowest load from disk: %.2f ms (goal %.2f)\n", 1e3 * warm, 1e3 * kSlowestWarmLoad);
   if (!options.write_budgets.empty()) write_budgets(jobs, options.write_budgets, nvrtc);
   const DiskCache::Counters counters = cache.counters();
   std::printf("%zu kernels: %ld compiled, %ld from %s, %ld failed, %d over budget\n", jobs.size(),
@@ -260,21 +299,22 @@ int run_jobs(const Options& options, std::vector<Job>& jobs, const SourceSet& so
 int run(const std::vector<std::string>& args) {
   Options options;
   CLI::App app("Compiles kernels ahead of time into a cache directory; needs no GPU.", "plait aot");
-  app.add_option("--arch", options.arch,
-                 "architectures, such as sm_80,sm_90a (default: those of the devices present)");
-  app.add_option("--set", options.set, "'default', or a file with one kernel key per line");
-  app.add_option("--out", options.out,
-                 "cache directory (default: PLAIT_CACHE_DIR, ~/.cache/plait)");
-  app.add_option("--jobs", options.jobs, "compilations at a time (default: one per core)")
-      ->check(CLI::Range(1, 1024));
-  CLI::Option* check = app.add_flag(
-      "--check", options.check,
-      "compare with the budget tables and the time limits; exit 1 if anything is over");
-  app.add_option("--write-budgets", options.write_budgets,
-                 "rewrite the budget tables below this src/ folder")
+  add_text(app, "--arch", options.arch, "LIST",
+           "architectures, such as sm_80,sm_90a (default: those of the devices present)");
+  add_text(app, "--set", options.set, "FILE", "'default', or a file with one kernel key per line");
+  add_text(app, "--out", options.out, "FOLDER",
+           "cache directory (default: PLAIT_CACHE_DIR, ~/.cache/plait)");
+  add_integer(app, "--jobs", options.jobs, 1, 1024,
+              "compilations at a time (default: one per core)");
+  CLI::Option* check =
+      add_switch(app, "--check", options.check,
+                 "compare with the budget tables and the time limits; exit 1 if anything is over");
+  add_text(app, "--write-budgets", options.write_budgets, "FOLDER",
+           "rewrite the budget tables below this src/ folder")
       ->excludes(check);
-  app.add_flag("--list", options.list, "print the keys and compile nothing");
+  add_switch(app, "--list", options.list, "print the keys and compile nothing");
   if (const auto code = parse_options(app, args)) return *code;
+  if (options.list) refuse_beside(app, "--list", {"--set"});
 
   const SourceSet sources = SourceSet::from_environment();
   const std::vector<KernelKey> keys = requested_keys(options, sources);
@@ -284,8 +324,8 @@ int run(const std::vector<std::string>& args) {
   }
   const Nvrtc& nvrtc = Nvrtc::get();
   std::vector<Job> jobs = make_jobs(keys, requested_archs(options, nvrtc), sources);
-  std::printf("NVRTC %s (%s), %zu kernels\n", to_string(nvrtc.version()).c_str(),
-              nvrtc.path().c_str(), jobs.size());
+  if (jobs.empty())
+    refuse("--arch", options.arch, "an architecture that a kernel of the set is for");
   return run_jobs(options, jobs, sources, nvrtc);
 }
 

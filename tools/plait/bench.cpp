@@ -2,16 +2,18 @@
 //
 // plait bench: one CSV line per case, with the bound measured in the same process next to it.
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "check/run_problem.h"
+#include "core/file.h"
 #include "cpu/kernel_table.h"
 #include "plait/bench/attention_case.h"
 #include "plait/bench/bounds.h"
@@ -22,8 +24,10 @@
 #include "plait/bench/plan_cases.h"
 #include "plait/bench/report.h"
 #include "plait/bench/stats.h"
+#include "plait/engine_options.h"
 #include "plait/error.h"
 #include "plait/options.h"
+#include "plait/paths.h"
 #include "plait/verb.h"
 
 namespace plait::tool {
@@ -36,6 +40,9 @@ using bench::Report;
 using bench::Row;
 using bench::Sample;
 
+constexpr std::array<std::string_view, 7> kGroups = {"plan",     "decode", "prefill",   "scaling",
+                                                     "variants", "host",   "transition"};
+
 struct Options {
   std::vector<std::string> groups;
   std::string csv;
@@ -46,6 +53,7 @@ struct Options {
   bool calibrate = false;
   std::string device = "cpu";
   std::string family = "auto";
+  std::string clock = "wall";
 };
 
 AttentionSpec decode_spec(DType kv, KvLayout layout) {
@@ -195,40 +203,61 @@ void bench_scaling(const Options& options, const bench::CacheFlush& flush, Repor
   }
 }
 
-#if PLAIT_WITH_CUDA
-/// "cuda" or "cuda:N".
-int ordinal_of(const std::string& device) {
-  if (device == "cuda") return 0;
-  int ordinal = -1;
-  if (device.starts_with("cuda:")) {
-    const char* end = device.data() + device.size();
-    const auto [at, error] = std::from_chars(device.data() + 5, end, ordinal);
-    if (error == std::errc() && at == end && ordinal >= 0) return ordinal;
-  }
-  throw Error(ErrorCode::kInvalidArgument, "--device", device, "cpu, cuda or cuda:N");
-}
-#endif
-
 /// The groups of a GPU; what only the CPU cases know is refused.
-int run_on_gpu(const CLI::App& app, const Options& options) {
+void run_on_gpu(const CLI::App& app, const Options& options, Report& report) {
   for (const char* option : {"--threads", "--calibrate", "--clock"}) {
-    if (app.count(option) > 0) {
-      throw Error(ErrorCode::kInvalidArgument, option, "given", "--device cpu with it");
-    }
+    if (app.count(option) > 0) refuse_given(option, "--device cpu with it");
   }
+  const Device device = check::parse_device(options.device, "--device");
 #if PLAIT_WITH_CUDA
-  Report report(options.csv, options.filter);
   bench::CudaBenchOptions cuda;
-  cuda.problem.device = ordinal_of(options.device);
+  cuda.problem.device = device.index;
   cuda.problem.family = options.family;
   cuda.problem.shuffled_pages = options.pages == "shuffled";
   cuda.repetitions = options.repetitions;
   bench::bench_cuda(options.groups, cuda, report);
-  return 0;
 #else
-  throw Error(ErrorCode::kBackend, "--device", options.device,
+  static_cast<void>(report);
+  throw Error(ErrorCode::kBackend, "--device", check::device_name(device),
               "cpu: this build has no CUDA backend");
 #endif
+}
+
+void run_on_cpu(const CLI::App& app, Options options, Report& report) {
+  if (app.count("--family") > 0) refuse("--family", options.family, "--device cuda with it");
+  for (const char* group : {"variants", "host", "transition"}) {
+    if (std::find(options.groups.begin(), options.groups.end(), group) != options.groups.end()) {
+      refuse("groups", group, "--device cuda with it");
+    }
+  }
+  if (options.clock == "processor") {
+    if (options.threads != 1) refuse("--clock", options.clock, "wall, unless --threads is 1");
+    bench::clock_in_use = bench::Clock::kProcessor;
+  }
+  if (options.calibrate && options.threads > 1) {
+    refuse("--threads", std::to_string(options.threads),
+           "1 or nothing beside --calibrate, which measures one core");
+  }
+  options.threads = cpu::thread_count(options.threads);
+  if (options.calibrate) {
+    bench::calibrate(options.repetitions, report);
+    return;
+  }
+  const auto wanted = [&](const char* group) {
+    return options.groups.empty() ||
+           std::find(options.groups.begin(), options.groups.end(), group) != options.groups.end();
+  };
+  if (!wanted("decode") && !wanted("prefill") && !wanted("scaling")) {
+    for (const char* option : {"--pages", "--threads"}) {
+      if (app.count(option) > 0)
+        refuse_given(option, "a group beside plan, which has no use for it");
+    }
+  }
+  const bench::CacheFlush flush;
+  if (wanted("plan")) bench::bench_plan(options.repetitions, report);
+  if (wanted("decode")) bench_decode(options, flush, report);
+  if (wanted("prefill")) bench_prefill(options, flush, report);
+  if (wanted("scaling")) bench_scaling(options, flush, report);
 }
 
 int run(const std::vector<std::string>& args) {
@@ -238,70 +267,47 @@ int run(const std::vector<std::string>& args) {
       "groups", options.groups,
       "decode, prefill; CPU: plan, scaling; GPU: variants, host, transition; none: all of the "
       "device");
-  groups->check(
-      CLI::IsMember({"plan", "decode", "prefill", "scaling", "variants", "host", "transition"}));
-  app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--family", options.family, "GPU kernels: auto, mma or hopper")
-      ->check(CLI::IsMember({"auto", "mma", "hopper"}))
+  groups->type_name("GROUP");
+  add_text(app, "--device", options.device, "DEVICE", "cpu, cuda or cuda:N")->capture_default_str();
+  add_choice(app, "--family", options.family, {"auto", "mma", "hopper"},
+             "GPU kernels: auto, mma or hopper")
       ->capture_default_str();
-  app.add_option("--csv", options.csv, "also write the lines to this file");
+  add_text(app, "--csv", options.csv, "FILE", "write the lines to this file, too, at the end");
   auto* filter =
-      app.add_option("--filter", options.filter, "only cases whose name contains this text");
-  auto* pages =
-      app.add_option("--pages", options.pages, "order of pages in the pool: shuffled or sequential")
-          ->check(CLI::IsMember({"shuffled", "sequential"}))
-          ->capture_default_str();
-  app.add_option("--threads", options.threads, "0: PLAIT_NUM_THREADS or the cores")
-      ->check(CLI::Range(0, 1024));
-  app.add_option("--repetitions", options.repetitions, "per case; medians are reported")
-      ->check(CLI::Range(1, 100000))
+      add_text(app, "--filter", options.filter, "TEXT", "only cases whose name contains this text");
+  auto* pages = add_choice(app, "--pages", options.pages, {"shuffled", "sequential"},
+                           "order of pages in the pool: shuffled or sequential")
+                    ->capture_default_str();
+  add_integer(app, "--threads", options.threads, 0, kMostThreads,
+              "0: PLAIT_NUM_THREADS or the cores");
+  add_integer(app, "--repetitions", options.repetitions, 1, 100000,
+              "per case; medians are reported")
       ->capture_default_str();
-  app.add_flag("--calibrate", options.calibrate,
-               "measure the cost coefficients of this machine, on one thread, and print them")
+  add_switch(app, "--calibrate", options.calibrate,
+             "measure the cost coefficients of this machine, on one thread, and print them")
       ->excludes(groups)
       ->excludes(filter)
       ->excludes(pages);
-  std::string clock = "wall";
-  app.add_option("--clock", clock,
-                 "wall, or processor: less disturbed by a busy machine; for --threads 1")
-      ->check(CLI::IsMember({"wall", "processor"}))
+  add_choice(app, "--clock", options.clock, {"wall", "processor"},
+             "wall, or processor: less disturbed by a busy machine; for --threads 1")
       ->capture_default_str();
   if (const auto code = parse_options(app, args)) return *code;
-  if (options.device != "cpu") return run_on_gpu(app, options);
-  if (options.family != "auto") {
-    throw Error(ErrorCode::kInvalidArgument, "--family", options.family, "auto on the CPU");
-  }
-  for (const char* group : {"variants", "host", "transition"}) {
-    if (std::find(options.groups.begin(), options.groups.end(), group) != options.groups.end()) {
-      throw Error(ErrorCode::kInvalidArgument, "groups", group, "--device cuda with it");
+  for (const std::string& group : options.groups) {
+    if (std::find(kGroups.begin(), kGroups.end(), group) == kGroups.end()) {
+      refuse("groups", group, "plan, decode, prefill, scaling, variants, host or transition");
     }
   }
-  if (clock == "processor") {
-    if (options.threads != 1) {
-      throw Error(ErrorCode::kInvalidArgument, "--clock", clock, "wall, unless --threads is 1");
-    }
-    bench::clock_in_use = bench::Clock::kProcessor;
+  Paths paths;
+  paths.output("--csv", options.csv);
+  Report report(options.filter);
+  if (options.device == "cpu") {
+    run_on_cpu(app, options, report);
+  } else {
+    run_on_gpu(app, options, report);
   }
-  if (options.calibrate && options.threads > 1) {
-    throw Error(ErrorCode::kInvalidArgument, "--threads", std::to_string(options.threads),
-                "1 or nothing beside --calibrate, which measures one core");
-  }
-  options.threads = cpu::thread_count(options.threads);
-
-  Report report(options.csv, options.filter);
-  if (options.calibrate) {
-    bench::calibrate(options.repetitions, report);
-    return 0;
-  }
-  const auto wanted = [&](const char* group) {
-    return options.groups.empty() ||
-           std::find(options.groups.begin(), options.groups.end(), group) != options.groups.end();
-  };
-  const bench::CacheFlush flush;
-  if (wanted("plan")) bench::bench_plan(options.repetitions, report);
-  if (wanted("decode")) bench_decode(options, flush, report);
-  if (wanted("prefill")) bench_prefill(options, flush, report);
-  if (wanted("scaling")) bench_scaling(options, flush, report);
+  if (report.text().empty()) refuse("--filter", options.filter, "part of the name of a case");
+  const std::string_view text = report.text();
+  if (!options.csv.empty()) write_file_atomic(options.csv, {&text, 1}, "--csv");
   return 0;
 }
 

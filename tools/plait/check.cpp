@@ -1,14 +1,22 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // plait check: the conformance tool. Random problems and the cases from the field, on any device.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <iterator>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check/check_problem.h"
@@ -16,11 +24,15 @@
 #include "check/generate.h"
 #include "check/run_problem.h"
 #include "check/variant_cases.h"
-#include "core/file.h"
+#include "core/text.h"
 #include "oracle/parse_problem.h"
 #include "oracle/strict_json.h"
+#include "plait/engine_options.h"
 #include "plait/error.h"
+#include "plait/failure.h"
 #include "plait/options.h"
+#include "plait/problem_argument.h"
+#include "plait/standard_streams.h"
 #include "plait/verb.h"
 
 namespace plait::tool {
@@ -35,6 +47,7 @@ constexpr std::int64_t kMostDraws = 2000;
 
 struct Options {
   std::vector<std::string> problems;  // files or texts; empty: the whole suite
+  std::string tensors;
   std::uint64_t seed = 1;
   std::int64_t count = 200;
   std::string filter;
@@ -42,7 +55,7 @@ struct Options {
   int jobs = 1;
   bool list = false;
   bool verbose = false;
-  std::string device = "cpu";
+  EngineWords engine;
   check::RunOptions run;
 };
 
@@ -54,13 +67,6 @@ struct Totals {
   double worst = 0;
   std::string family;
 };
-
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
-  }
-  return text;
-}
 
 // Quotes for a shell: JSON text has no single quote except inside strings of a variant's source.
 std::string quoted(const std::string& text) {
@@ -81,6 +87,10 @@ std::string case_name(const check::field::FieldCase& field) {
          std::string(field.name);
 }
 
+std::string case_name(const check::VariantCase& variant) {
+  return "variant/" + std::string(variant.name);
+}
+
 class Suite {
  public:
   explicit Suite(const Options& options) : options_(options), start_(Clock::now()) {}
@@ -88,6 +98,15 @@ class Suite {
   bool wanted(const std::string& name) const {
     return options_.filter.empty() || name.find(options_.filter) != std::string::npos;
   }
+
+  /// Whether the filter leaves random problems, variants, field cases, anything.
+  bool wants_random() const {
+    return std::any_of(std::begin(kKinds), std::end(kKinds),
+                       [&](const char* kind) { return wanted("random/" + std::string(kind)); });
+  }
+  bool wants_variants() const { return wants_one_of(check::variant_cases()); }
+  bool wants_fields() const { return wants_one_of(check::field::field_cases()); }
+  bool wants_any() const { return wants_random() || wants_variants() || wants_fields(); }
 
   bool out_of_time() const {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
@@ -108,7 +127,7 @@ class Suite {
   void variant_cases() {
     constexpr std::uint64_t kProblems = 8;
     for (const check::VariantCase& which : check::variant_cases()) {
-      const std::string name = "variant/" + std::string(which.name);
+      const std::string name = case_name(which);
       for (std::uint64_t index = 0; index < kProblems && wanted(name); ++index) {
         if (out_of_time()) return;
         const check::VariantReport report =
@@ -120,12 +139,12 @@ class Suite {
         if (report.failure.empty()) continue;
         std::printf("FAILED   %s#%llu.%llu: %s\n", name.c_str(),
                     static_cast<unsigned long long>(options_.seed),
-                    static_cast<unsigned long long>(index), one_line(report.failure).c_str());
+                    static_cast<unsigned long long>(index), printable(report.failure).c_str());
         std::printf("  repro: plait check%s --seed %llu --filter %s\n", device_words().c_str(),
                     static_cast<unsigned long long>(options_.seed), name.c_str());
         std::printf("  eval:  plait eval%s --out out.safetensors %s\n", device_words().c_str(),
                     quoted(report.document.dump()).c_str());
-        std::fflush(stdout);
+        flush_output();
       }
     }
   }
@@ -150,40 +169,44 @@ class Suite {
       case check::Outcome::kDeclined:
         ++totals_.declined;
         if (options_.verbose) {
-          std::printf("declined %s: %s\n", name.c_str(), one_line(report.declined).c_str());
+          std::printf("declined %s: %s\n", name.c_str(), printable(report.declined).c_str());
         }
         return;
       case check::Outcome::kFailed: break;
     }
     ++totals_.failed;
     for (const std::string& failure : report.failures) {
-      std::printf("FAILED   %s: %s\n", name.c_str(), one_line(failure).c_str());
+      std::printf("FAILED   %s: %s\n", name.c_str(), printable(failure).c_str());
     }
-    const std::string text = quoted(smallest.dump());
+    std::string text = quoted(smallest.dump());
+    if (tensors != nullptr) text += " --tensors " + quoted(options_.tensors);
     std::printf("  repro: plait check%s --seed %llu %s\n", device_words().c_str(),
                 static_cast<unsigned long long>(options_.seed), text.c_str());
     std::printf("  eval:  plait eval%s --out out.safetensors %s\n", device_words().c_str(),
                 text.c_str());
-    std::fflush(stdout);
+    flush_output();
   }
 
   int finish() const {
+    if (totals_.passed + totals_.declined + totals_.failed == 0) {
+      if (out_of_time()) {
+        throw Error(ErrorCode::kInvalidArgument, "--time-limit",
+                    fmt::format("{}", options_.time_limit), "seconds enough for one case");
+      }
+      throw Error(ErrorCode::kInvalidArgument, "--count", std::to_string(options_.count),
+                  "at least one case");
+    }
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     std::printf(
         "%lld passed, %lld failed, %lld declined on %s%s%s; %lld engine runs, largest error "
         "%.2f of its bound, %.1f s, seed %llu%s\n",
         static_cast<long long>(totals_.passed), static_cast<long long>(totals_.failed),
-        static_cast<long long>(totals_.declined), options_.device.c_str(),
+        static_cast<long long>(totals_.declined), options_.engine.device.c_str(),
         totals_.family.empty() ? "" : ", family ", totals_.family.c_str(),
         static_cast<long long>(totals_.runs), totals_.worst, seconds,
         static_cast<unsigned long long>(options_.seed),
         out_of_time() ? " (stopped by --time-limit)" : "");
-    if (totals_.failed > 0) return kExitFailed;
-    if (totals_.passed + totals_.declined == 0) {
-      throw Error(ErrorCode::kInvalidArgument, "--filter", "\"" + options_.filter + "\"",
-                  "part of a name that plait check --list prints");
-    }
-    return 0;
+    return totals_.failed > 0 ? kExitFailed : 0;
   }
 
  private:
@@ -191,15 +214,18 @@ class Suite {
   template <class Work>
   void in_parallel(const Work& work) {
     std::vector<std::thread> workers;
-    for (int n = 0; n < options_.jobs; ++n) {
-      workers.emplace_back([&] {
-        try {
-          work();
-        } catch (...) {
-          const std::lock_guard lock(mutex_);
-          failure_ = std::current_exception();
-        }
-      });
+    const auto guarded = [&] {
+      try {
+        work();
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        failure_ = std::current_exception();
+      }
+    };
+    try {
+      while (static_cast<int>(workers.size()) < options_.jobs) workers.emplace_back(guarded);
+    } catch (const std::system_error&) {
+      if (workers.empty()) throw;  // otherwise those that could be had do the work
     }
     for (std::thread& worker : workers) worker.join();
     if (failure_) std::rethrow_exception(failure_);
@@ -224,12 +250,12 @@ class Suite {
       field.body(check::field::FieldRun(options_.run));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kUnsupported) {
-        declined = one_line(error.what());
+        declined = failure_text(error);
       } else {
-        failure = "refused: " + one_line(error.what());
+        failure = "refused: " + failure_text(error);
       }
     } catch (const std::exception& error) {
-      failure = one_line(error.what());
+      failure = failure_text(error);
     }
     const std::lock_guard lock(mutex_);
     if (!failure.empty()) {
@@ -243,7 +269,13 @@ class Suite {
       ++totals_.passed;
       if (options_.verbose) std::printf("ok       %s\n", name.c_str());
     }
-    std::fflush(stdout);
+    flush_output();
+  }
+
+  template <typename Cases>
+  bool wants_one_of(const Cases& cases) const {
+    return std::any_of(cases.begin(), cases.end(),
+                       [&](const auto& which) { return wanted(case_name(which)); });
   }
 
   // The next random case that the filter wants; false when there is none left.
@@ -254,7 +286,7 @@ class Suite {
       document = check::generate_problem(options_.seed, static_cast<std::uint64_t>(index), aim_);
       if (wanted("random/" + document.at("kv").at("kind").get<std::string>())) {
         ++drawn_;
-        if (drawn_ % 50 == 0) {
+        if (terminal_ && drawn_ % 50 == 0) {
           std::fprintf(stderr, "\r%lld of %lld", static_cast<long long>(drawn_),
                        static_cast<long long>(options_.count));
           std::fflush(stderr);
@@ -280,7 +312,7 @@ class Suite {
 
   std::string device_words() const {
     std::string out;
-    if (options_.device != "cpu") out += " --device " + options_.device;
+    if (options_.engine.device != "cpu") out += " --device " + options_.engine.device;
     if (options_.run.family != "auto") out += " --family " + options_.run.family;
     return out;
   }
@@ -294,6 +326,7 @@ class Suite {
   std::int64_t next_index_ = 0;
   std::int64_t drawn_ = 0;
   std::exception_ptr failure_;
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
   bool progress_ = false;
 };
 
@@ -305,7 +338,7 @@ void print_list(const Suite& suite) {
     }
   }
   for (const check::VariantCase& which : check::variant_cases()) {
-    const std::string name = "variant/" + std::string(which.name);
+    const std::string name = case_name(which);
     if (suite.wanted(name)) {
       std::printf("%-40s a user variant against the built-in option that does the same\n",
                   name.c_str());
@@ -317,49 +350,59 @@ void print_list(const Suite& suite) {
   }
 }
 
-void named_problems(const Options& options, const std::string& tensors_path, Suite& suite) {
+void named_problems(const Options& options, Suite& suite) {
   std::optional<oracle::Safetensors> tensors;
-  if (!tensors_path.empty()) tensors = oracle::Safetensors::read(tensors_path, "tensors");
-  for (const std::string& argument : options.problems) {
-    const bool inline_text = argument.starts_with("{");
-    const std::string text =
-        inline_text ? argument : read_file(argument, "problem", std::int64_t{1} << 30);
-    suite.problem(inline_text ? "problem" : argument, oracle::parse_strict_json(text, "problem"),
-                  tensors.has_value() ? &*tensors : nullptr);
+  if (!options.tensors.empty()) tensors = oracle::Safetensors::read(options.tensors, "tensors");
+  // All are read before the first one runs.
+  std::vector<std::pair<std::string, Json>> documents;
+  for (const std::string& word : options.problems) {
+    documents.emplace_back(is_problem_text(word) ? "problem" : printable(word),
+                           oracle::parse_strict_json(problem_text(word), "problem"));
+  }
+  for (const auto& [name, document] : documents) {
+    suite.problem(name, document, tensors.has_value() ? &*tensors : nullptr);
   }
 }
 
 int run(const std::vector<std::string>& args) {
   Options options;
-  std::string tensors;
   CLI::App app{"Checks the engine against the fp64 oracle and against itself", "plait check"};
   auto* problems = app.add_option("problems", options.problems,
-                                  "problem files or texts '{...}'; none: the suite");
-  app.add_option("--tensors", tensors, "safetensors file that the problems name")->needs(problems);
-  app.add_option("--seed", options.seed, "of the random problems")->capture_default_str();
-  app.add_option("--count", options.count, "number of random problems")
+                                  "problem files or texts '{...}'; none: the suite")
+                       ->type_name("PROBLEM");
+  add_text(app, "--tensors", options.tensors, "FILE", "safetensors file that the problems name")
+      ->needs(problems);
+  add_integer<std::uint64_t>(app, "--seed", options.seed, 0,
+                             std::numeric_limits<std::uint64_t>::max(), "of the random problems")
+      ->capture_default_str();
+  add_integer<std::int64_t>(app, "--count", options.count, 0, 100'000'000,
+                            "number of random problems")
       ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{100'000'000}))
       ->excludes(problems);
-  app.add_option("--filter", options.filter, "only cases whose name contains this")
+  add_text(app, "--filter", options.filter, "TEXT", "only cases whose name contains this")
       ->excludes(problems);
-  app.add_option("--time-limit", options.time_limit, "seconds; no case starts after them")
-      ->check(CLI::NonNegativeNumber)
+  add_number(app, "--time-limit", options.time_limit, 0, 1e9, "seconds; no case starts after them")
       ->excludes(problems);
-  app.add_option("--device", options.device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--family", options.run.family, "auto, cpu, mma or hopper")->capture_default_str();
-  app.add_option("--threads", options.run.num_threads,
-                 "CPU threads; 0: PLAIT_NUM_THREADS or the cores")
-      ->check(CLI::Range(0, 4096));
-  app.add_option("--jobs", options.jobs, "cases at a time")
+  add_engine_options(app, options.engine, "cpu, cuda or cuda:N");
+  add_integer(app, "--jobs", options.jobs, 1, 256, "cases at a time")
       ->capture_default_str()
-      ->check(CLI::Range(1, 256))
       ->excludes(problems);
-  app.add_flag("--list", options.list, "print the names of the cases and stop")->excludes(problems);
-  app.add_flag("--verbose", options.verbose, "a line for every case");
+  add_switch(app, "--list", options.list, "print the names of the cases and stop")
+      ->excludes(problems);
+  add_switch(app, "--verbose", options.verbose, "a line for every case");
   if (const auto code = parse_options(app, args)) return *code;
-  options.run.device = check::parse_device(options.device, "--device");
+  if (options.list) refuse_beside(app, "--list", {"--filter"});
+  options.run = run_options(app, options.engine);
   Suite suite(options);
+  if (!suite.wants_any()) {
+    refuse("--filter", options.filter, "part of a name that plait check --list prints");
+  }
+  for (const auto& [option, used] :
+       {std::pair("--count", suite.wants_random()),
+        std::pair("--jobs", suite.wants_random() || suite.wants_fields()),
+        std::pair("--seed", suite.wants_random() || suite.wants_variants())}) {
+    if (app.count(option) > 0 && !used) refuse_given(option, "a --filter that leaves a use for it");
+  }
   if (options.list) {
     print_list(suite);
     return 0;
@@ -371,7 +414,7 @@ int run(const std::vector<std::string>& args) {
   engine.num_threads = options.run.num_threads;
   const Engine probe(engine);
   if (!options.problems.empty()) {
-    named_problems(options, tensors, suite);
+    named_problems(options, suite);
   } else {
     suite.field_cases();
     suite.variant_cases();

@@ -11,10 +11,16 @@
 
 #include "check/run_problem.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "oracle/parse_problem.h"
 #include "oracle/safetensors.h"
+#include "plait/engine_options.h"
 #include "plait/error.h"
+#include "plait/failure.h"
 #include "plait/options.h"
+#include "plait/paths.h"
+#include "plait/problem_argument.h"
+#include "plait/standard_streams.h"
 #include "plait/verb.h"
 
 namespace plait::tool {
@@ -22,26 +28,15 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kMaxProblemBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxBatchBytes = std::int64_t{1} << 30;
+constexpr const char* kBatchLine =
+    "lines of three words: problem.json, in.safetensors or -, out.safetensors";
 
 struct Job {
   std::string problem;  // a path, or the text of a problem itself
   std::string tensors;  // empty: none
   std::string out;      // empty: nothing is written
 };
-
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
-  }
-  return text;
-}
-
-std::string problem_text(const std::string& argument) {
-  const auto first = argument.find_first_not_of(" \t\r\n");
-  if (first != std::string::npos && argument[first] == '{') return argument;
-  return read_file(argument, "problem", kMaxProblemBytes);
-}
 
 ordered_json report_of(const check::RunResult& result) {
   const PlanSummary& plan = result.summary;
@@ -59,6 +54,10 @@ ordered_json report_of(const check::RunResult& result) {
 
 // Computes one problem and writes its output; nothing is written unless all of it succeeded.
 ordered_json evaluate(const Job& job, const check::RunOptions& options) {
+  Paths paths;
+  if (!is_problem_text(job.problem)) paths.input("problem", job.problem);
+  paths.input("tensors", job.tensors);
+  paths.output("out", job.out);
   const std::string text = problem_text(job.problem);
   std::optional<oracle::Safetensors> tensors;
   if (!job.tensors.empty()) tensors = oracle::Safetensors::read(job.tensors, "tensors");
@@ -75,7 +74,7 @@ ordered_json evaluate(const Job& job, const check::RunOptions& options) {
 
 void print_json(const ordered_json& line) {
   std::printf("%s\n", line.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
-  std::fflush(stdout);
+  flush_output();
 }
 
 ordered_json error_json(const std::string& field, const std::string& value,
@@ -95,14 +94,15 @@ Job parse_batch_line(std::string_view line, const std::string& where) {
   }
   if (words.size() != 3) {
     throw Error(ErrorCode::kInvalidArgument, where, std::to_string(words.size()) + " words",
-                "problem.json, in.safetensors or -, and out.safetensors");
+                kBatchLine);
   }
   return {words[0], words[1] == "-" ? "" : words[1], words[2]};
 }
 
 int run_batch(const std::string& path, const check::RunOptions& options) {
-  const std::string text = read_file(path, "batch", kMaxProblemBytes);
+  const std::string text = read_file(path, "batch", kMaxBatchBytes);
   bool refused = false;
+  bool any = false;
   std::size_t number = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -110,22 +110,24 @@ int run_batch(const std::string& path, const check::RunOptions& options) {
     at = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = path + ":" + std::to_string(number);
+    any = true;
+    const std::string where = printable(path) + ":" + std::to_string(number);
     try {
       print_json(evaluate(parse_batch_line(line, where), options));
       continue;
     } catch (const Error& error) {
-      const std::string message = one_line(error.what());
-      print_json(
-          error_json(error.field(), one_line(error.value()), one_line(error.expected()), message));
+      const std::string message = printable(error.what());
+      print_json(error_json(error.field(), printable(error.value()), printable(error.expected()),
+                            message));
       std::fprintf(stderr, "plait eval: %s: %s\n", where.c_str(), message.c_str());
     } catch (const std::exception& error) {
-      const std::string message = one_line(error.what());
+      const std::string message = failure_text(error);
       print_json(error_json("problem", message, "a problem that fits this machine", message));
       std::fprintf(stderr, "plait eval: %s: %s\n", where.c_str(), message.c_str());
     }
     refused = true;
   }
+  if (!any) throw Error(ErrorCode::kInvalidArgument, "--batch", quote_text(path), kBatchLine);
   return refused ? kExitRefused : 0;
 }
 
@@ -133,32 +135,26 @@ int run(const std::vector<std::string>& args) {
   CLI::App app{"Computes one attention problem, or many with --batch", "plait eval"};
   Job job;
   std::string batch;
-  std::string device = "cpu";
-  check::RunOptions options;
-  auto* problem = app.add_option("problem", job.problem, "problem file, or its text: '{...}'");
-  auto* tensors = app.add_option("--tensors", job.tensors, "safetensors file with named tensors");
-  auto* out = app.add_option("--out", job.out, "safetensors file to write o and lse to");
-  app.add_option("--batch", batch, "file of lines: problem.json in.safetensors|- out.safetensors")
+  auto* problem =
+      add_text(app, "problem", job.problem, "PROBLEM", "problem file, or its text: '{...}'");
+  auto* tensors =
+      add_text(app, "--tensors", job.tensors, "FILE", "safetensors file with named tensors");
+  auto* out = add_text(app, "--out", job.out, "FILE", "safetensors file to write o and lse to");
+  add_text(app, "--batch", batch, "FILE",
+           "file of lines: problem.json in.safetensors|- out.safetensors")
       ->excludes(problem)
       ->excludes(tensors)
       ->excludes(out);
-  app.add_option("--device", device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--family", options.family, "auto, cpu, mma or hopper")->capture_default_str();
-  app.add_option("--threads", options.num_threads, "CPU threads; 0: PLAIT_NUM_THREADS or the cores")
-      ->check(CLI::Range(0, 4096));
+  EngineWords engine;
+  add_engine_options(app, engine, "cpu, cuda or cuda:N");
   if (const auto code = parse_options(app, args)) return *code;
-  options.device = check::parse_device(device, "--device");
+  const check::RunOptions options = run_options(app, engine);
   if (!batch.empty()) return run_batch(batch, options);
   if (job.problem.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "problem", "nothing",
                 "a problem file or --batch FILE");
   }
-  try {
-    print_json(evaluate(job, options));
-  } catch (const Error& error) {
-    std::fprintf(stderr, "plait eval: %s\n", one_line(error.what()).c_str());
-    return kExitRefused;
-  }
+  print_json(evaluate(job, options));
   return 0;
 }
 

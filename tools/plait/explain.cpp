@@ -5,6 +5,8 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -15,12 +17,16 @@
 #include "check/operands.h"
 #include "check/run_problem.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "engine/attention_impl.h"
 #include "oracle/parse_problem.h"
 #include "oracle/safetensors.h"
+#include "plait/engine_options.h"
 #include "plait/error.h"
 #include "plait/explain_draw.h"
 #include "plait/options.h"
+#include "plait/paths.h"
+#include "plait/problem_argument.h"
 #include "plait/verb.h"
 #include "plan/corpus.h"
 #include "plan/fit_capacity.h"
@@ -36,9 +42,8 @@ constexpr double kReferenceLaunchNs = 3700;
 
 struct Request {
   std::string problem, tensors, batch, policy, svg, html;
-  std::string device = "reference";
-  std::string family = "auto";
-  int threads = 0, workers = 0, kv_chunk = 0;
+  EngineWords engine{.device = "reference"};
+  int workers = 0, kv_chunk = 0;
   bool why = false, measured = false, list = false;
 };
 
@@ -88,12 +93,14 @@ void apply_policy(const Request& request, Policy& policy) {
 std::unique_ptr<Subject> make_subject(const Request& request) {
   auto subject = std::make_unique<Subject>();
   if (!request.problem.empty()) {
-    const std::string text = read_file(request.problem, "problem", std::int64_t{1} << 30);
+    const std::string text = problem_text(request.problem);
     std::optional<oracle::Safetensors> tensors;
     if (!request.tensors.empty()) tensors = oracle::Safetensors::read(request.tensors, "tensors");
     subject->problem = oracle::parse_problem(text, tensors.has_value() ? &*tensors : nullptr);
     subject->operands.emplace(*subject->problem);
-    subject->title = request.problem.substr(request.problem.find_last_of('/') + 1);
+    subject->title = is_problem_text(request.problem)
+                         ? "problem"
+                         : printable(std::filesystem::path(request.problem).filename().string());
     subject->what = std::to_string(subject->problem->num_requests()) + " requests, " +
                     std::to_string(subject->problem->total_q()) + " query rows";
     subject->spec = subject->operands->spec();
@@ -218,11 +225,12 @@ Result explain_reference(const Subject& s, Drawing& drawing) {
           "launch is assumed: 3.7 us, an empty launch on one H200"};
 }
 
-Result explain_device(const Request& request, Subject& s, Drawing& drawing) {
+Result explain_device(const Request& request, const check::RunOptions& where, Subject& s,
+                      Drawing& drawing) {
   EngineOptions engine_options;
-  engine_options.device = check::parse_device(request.device, "--device");
-  engine_options.family = request.family;
-  engine_options.num_threads = request.threads;
+  engine_options.device = where.device;
+  engine_options.family = where.family;
+  engine_options.num_threads = where.num_threads;
   const Engine engine(engine_options);
   Attention::Options options;
   options.policy = s.policy;
@@ -238,7 +246,7 @@ Result explain_device(const Request& request, Subject& s, Drawing& drawing) {
   const Plan& plan = impl.planner().current();
   verify_plan(std::span(&s.spec, 1), std::span(&s.batch, 1), plan, impl.planner().bounds());
   drawing.picture = picture_of(plan, 0, s.spec, impl.targets()[0]);
-  Result result{attention.summary(0), attention.family() + " on " + request.device,
+  Result result{attention.summary(0), attention.family() + " on " + request.engine.device,
                 "launch is not known without --measured: 0"};
   if (!request.measured) {
     parts_from_prediction(drawing, median(times), 0);
@@ -326,39 +334,47 @@ void write_drawing(const std::string& path, const std::string& text, const char*
 int run(const std::vector<std::string>& args) {
   CLI::App app{"Draws a plan and says where a step's time goes", "plait explain"};
   Request r;
-  auto* problem = app.add_option("problem", r.problem, "problem file (docs/formats.md)");
-  app.add_option("--tensors", r.tensors, "safetensors file with named tensors")->needs(problem);
-  app.add_option("--batch", r.batch, "a named batch instead of a problem (see --list)")
+  auto* problem = add_text(app, "problem", r.problem, "PROBLEM",
+                           "problem file (docs/formats.md), or its text: '{...}'");
+  add_text(app, "--tensors", r.tensors, "FILE", "safetensors file with named tensors")
+      ->needs(problem);
+  add_text(app, "--batch", r.batch, "NAME", "a named batch instead of a problem (see --list)")
       ->excludes(problem);
-  app.add_flag("--list", r.list, "names of the batches");
-  app.add_option("--device", r.device, "reference (a 264-worker GPU, no hardware), cpu, cuda[:N]")
-      ->capture_default_str();
-  app.add_option("--family", r.family, "auto, cpu, mma or hopper")->capture_default_str();
-  app.add_option("--threads", r.threads, "CPU threads")->check(CLI::Range(0, 4096));
-  app.add_option("--workers", r.workers, "number of workers")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--policy", r.policy, "throughput, batch_invariant, fixed_chunk or unsplit")
-      ->check(CLI::IsMember({"throughput", "batch_invariant", "fixed_chunk", "unsplit"}));
-  app.add_option("--kv-chunk", r.kv_chunk, "tokens per chunk of fixed_chunk")
-      ->check(CLI::Range(1, INT32_MAX));
-  app.add_option("--svg", r.svg, "write the drawing");
-  app.add_option("--html", r.html, "write the drawing as a page");
-  app.add_flag("--why", r.why, "split the step's time");
-  app.add_flag("--measured", r.measured, "run it, and draw what each worker took");
+  add_switch(app, "--list", r.list, "names of the batches");
+  add_engine_options(app, r.engine, "reference (a 264-worker GPU, no hardware), cpu, cuda[:N]");
+  add_integer(app, "--workers", r.workers, 1, 1 << 20, "number of workers");
+  add_choice(app, "--policy", r.policy, {"throughput", "batch_invariant", "fixed_chunk", "unsplit"},
+             "throughput, batch_invariant, fixed_chunk or unsplit");
+  add_integer(app, "--kv-chunk", r.kv_chunk, 1, std::numeric_limits<int>::max(),
+              "tokens per chunk of fixed_chunk");
+  add_text(app, "--svg", r.svg, "FILE", "write the drawing");
+  add_text(app, "--html", r.html, "FILE", "write the drawing as a page");
+  add_switch(app, "--why", r.why, "split the step's time");
+  add_switch(app, "--measured", r.measured, "run it, and draw what each worker took");
   if (const auto code = parse_options(app, args)) return *code;
   if (r.list) {
+    refuse_beside(app, "--list", {});
     for (std::string_view name : corpus_names()) {
       std::printf("%-16s %s\n", std::string(name).c_str(), corpus_case(name).what.c_str());
     }
     return 0;
   }
-  const bool reference = r.device == "reference";
-  if (reference && (r.measured || r.family != "auto" || r.threads > 0)) {
-    throw Error(ErrorCode::kInvalidArgument, "--device", "reference",
-                "cpu or cuda with --measured, --family or --threads");
+  const bool reference = r.engine.device == "reference";
+  if (reference) {
+    for (const char* option : {"--measured", "--family", "--threads"}) {
+      if (app.count(option) > 0) refuse_given(option, "--device cpu or cuda with it");
+    }
   }
+  const check::RunOptions where = reference ? check::RunOptions{} : run_options(app, r.engine);
+  Paths paths;
+  if (!is_problem_text(r.problem)) paths.input("problem", r.problem);
+  paths.input("--tensors", r.tensors);
+  paths.output("--svg", r.svg);
+  paths.output("--html", r.html);
   const std::unique_ptr<Subject> s = make_subject(r);
   Drawing drawing;
-  const Result result = reference ? explain_reference(*s, drawing) : explain_device(r, *s, drawing);
+  const Result result =
+      reference ? explain_reference(*s, drawing) : explain_device(r, where, *s, drawing);
   const PlanSummary& p = result.summary;
   const AttentionSpec& spec = s->spec;
   const double balance =
@@ -385,8 +401,8 @@ int run(const std::vector<std::string>& args) {
                 balance);
   drawing.subtitle += line;
   if (r.why) print_why(drawing.parts, result.launch_note);
-  if (!r.svg.empty()) write_drawing(r.svg, draw_svg(drawing), "svg");
-  if (!r.html.empty()) write_drawing(r.html, draw_html(drawing), "html");
+  if (!r.svg.empty()) write_drawing(r.svg, draw_svg(drawing), "--svg");
+  if (!r.html.empty()) write_drawing(r.html, draw_html(drawing), "--html");
   return 0;
 }
 

@@ -272,9 +272,11 @@ class Painter {
 std::string draw_svg(const Drawing& drawing) { return Painter(drawing).svg(); }
 
 std::string draw_html(const Drawing& drawing) {
-  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" +
+  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
          serve::escape_html(drawing.title) +
-         "</title>\n<style>body{margin:16px;background:#fff}svg{max-width:1400px;width:100%}"
+         "</title>\n<style>body{margin:16px;background:#fff}"
+         "svg{max-width:1400px;width:100%;min-width:900px}"
          "rect.on{fill:#c2272d}</style></head><body>\n" +
          draw_svg(drawing) +
          "<script>\n"

@@ -2,10 +2,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "core/text.h"
 #include "plait/error.h"
+#include "plait/failure.h"
+#include "plait/interrupt.h"
+#include "plait/standard_streams.h"
 #include "plait/verb.h"
 
 namespace plait::tool {
@@ -29,39 +34,59 @@ void print_usage(std::FILE* file) {
   std::fprintf(file, "\nplait <verb> --help lists the options of a verb.\n");
 }
 
-int run_verb(const Verb& verb, const std::vector<std::string>& args) {
+/// Runs `work` and flushes what it printed. Whatever is thrown becomes one line that starts with
+/// `name`.
+int guarded(const std::string& name, const std::function<int()>& work) {
   try {
-    return verb.run(args);
-  } catch (const Error& error) {
-    std::fprintf(stderr, "plait %s: %s\n", std::string(verb.name).c_str(), error.what());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "plait %s: %s\n", std::string(verb.name).c_str(), error.what());
+    const int code = work();
+    flush_output();
+    return code;
+  } catch (const OutputClosed&) {
+    return kExitOutputClosed;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), failure_text(failure).c_str());
+    return kExitRefused;
   }
-  return kExitRefused;
 }
 
-int run(const std::vector<std::string>& args) {
+/// The words that are no verb.
+int run_without_verb(const std::vector<std::string>& args) {
   if (args.empty()) {
     print_usage(stderr);
     return kExitRefused;
   }
-  if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
-    print_usage(stdout);
-    return 0;
+  const bool version = args[0] == "--version";
+  if (!version && args[0] != "--help" && args[0] != "-h" && args[0] != "help") {
+    throw Error(ErrorCode::kInvalidArgument, "verb", quote_text(args[0]),
+                "one that plait --help lists");
   }
-  if (args[0] == "--version") {
+  if (args.size() > 1) {
+    throw Error(ErrorCode::kInvalidArgument, "command line",
+                quote_text(args[1]) + " after " + args[0],
+                "nothing: plait <verb> --help lists the options of a verb");
+  }
+  if (version) {
     std::printf("plait %s\n", PLAIT_VERSION);
-    return 0;
+  } else {
+    print_usage(stdout);
   }
+  return 0;
+}
+
+int run(const std::vector<std::string>& args) {
   for (const Verb& verb : registered_verbs()) {
-    if (verb.name == args[0]) return run_verb(verb, {args.begin() + 1, args.end()});
+    if (args.empty() || verb.name != args[0]) continue;
+    const std::string name = "plait " + args[0];
+    end_on_signals(name);
+    return guarded(name, [&] { return verb.run({args.begin() + 1, args.end()}); });
   }
-  std::fprintf(stderr, "plait: got verb '%s', expected one that plait --help lists\n",
-               args[0].c_str());
-  return kExitRefused;
+  return guarded("plait", [&] { return run_without_verb(args); });
 }
 
 }  // namespace
 }  // namespace plait::tool
 
-int main(int argc, char** argv) { return plait::tool::run({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  plait::tool::prepare_standard_streams();
+  return plait::tool::run({argv + std::min(argc, 1), argv + argc});
+}

@@ -11,9 +11,11 @@
 
 namespace plait::tool {
 
-/// Exit codes: 0 success, 1 the work was done and something failed, 2 refused.
+/// Exit codes: 0 success, 1 the work was done and something failed, 2 refused; a signal that ends
+/// the tool adds its number to 128 (interrupt.h).
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitRefused = 2;
+inline constexpr int kExitOutputClosed = 141;  // what a shell reports for a closed pipe: 128 + 13
 
 /// What a verb runs; `args` are the words after its name. An Error that escapes is printed on one
 /// line and becomes kExitRefused.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/text.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
@@ -16,7 +17,7 @@ std::string to_string(Arch arch) {
 
 Arch parse_arch(std::string_view text, std::string_view field) {
   const auto refuse = [&] {
-    return Error(ErrorCode::kInvalidArgument, std::string(field), "'" + std::string(text) + "'",
+    return Error(ErrorCode::kInvalidArgument, std::string(field), quote_text(text),
                  "an architecture from sm_80 on, such as sm_80, sm_90a or sm_120a");
   };
   std::string_view rest = text;

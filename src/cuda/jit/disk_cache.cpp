@@ -15,6 +15,7 @@
 
 #include "core/cache_directory.h"
 #include "core/key_lock.h"
+#include "core/leftover.h"
 
 namespace plait::cuda {
 namespace {
@@ -153,15 +154,14 @@ std::vector<CudaVersion> DiskCache::versions_of(const DiskKey& key) const {
 bool DiskCache::store(const DiskKey& key, const CompiledKernel& kernel) {
   static std::atomic<unsigned> serial{0};
   const std::string final_path = directory_ + "/" + entry_name(key);
-  const std::string temporary =
-      final_path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(serial.fetch_add(1));
-  int error = write_file(temporary, encode_entry(key, kernel));
-  if (error == 0 && ::rename(temporary.c_str(), final_path.c_str()) != 0) error = errno;
+  const Leftover temporary(final_path + ".tmp." + std::to_string(::getpid()) + "." +
+                           std::to_string(serial.fetch_add(1)));
+  int error = write_file(temporary.path(), encode_entry(key, kernel));
+  if (error == 0 && ::rename(temporary.path().c_str(), final_path.c_str()) != 0) error = errno;
   if (error == 0) {
     sync_directory(directory_);
     return true;
   }
-  ::unlink(temporary.c_str());
   give_up_writing(error_text("cannot write to " + directory_, error));
   return false;
 }

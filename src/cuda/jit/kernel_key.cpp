@@ -8,6 +8,7 @@
 
 #include <xxhash.h>
 
+#include "core/text.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
@@ -43,8 +44,8 @@ constexpr std::array kOps = {
 
 [[noreturn]] void refuse(std::string_view field, std::string_view value,
                          const std::string& expected) {
-  throw Error(ErrorCode::kInvalidArgument, "kernel key." + std::string(field),
-              "'" + std::string(value) + "'", expected);
+  throw Error(ErrorCode::kInvalidArgument, "kernel key." + std::string(field), quote_text(value),
+              expected);
 }
 
 template <std::size_t N>

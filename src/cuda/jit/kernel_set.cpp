@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/text.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
@@ -42,7 +43,7 @@ int parse_count(std::string_view text, const std::string& where) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0) {
-    throw Error(ErrorCode::kInvalidArgument, where, "'" + std::string(text) + "'", "a count");
+    throw Error(ErrorCode::kInvalidArgument, where, quote_text(text), "a count");
   }
   return value;
 }
@@ -105,7 +106,7 @@ void BudgetTable::add(std::string_view text, std::string_view name) {
     if (line.starts_with(kCompilerMark)) {
       const std::vector<std::string_view> parts = split(line.substr(kCompilerMark.size()), '.');
       if (parts.size() != 2) {
-        throw Error(ErrorCode::kInvalidArgument, where, std::string(line),
+        throw Error(ErrorCode::kInvalidArgument, where, quote_text(line),
                     "# NVRTC <major>.<minor>");
       }
       compiler = {parse_count(parts[0], where), parse_count(parts[1], where)};
@@ -113,7 +114,7 @@ void BudgetTable::add(std::string_view text, std::string_view name) {
     if (line.starts_with('#')) return;
     const std::vector<std::string_view> columns = split(line, '|');
     if (columns.size() != 3) {
-      throw Error(ErrorCode::kInvalidArgument, where, "'" + std::string(line) + "'",
+      throw Error(ErrorCode::kInvalidArgument, where, quote_text(line),
                   "<arch> | <kernel key> | <name=count ...>");
     }
     Budget budget;
@@ -133,7 +134,7 @@ void BudgetTable::add(std::string_view text, std::string_view name) {
       } else if (field == "stack") {
         budget.resources.stack_bytes = value;
       } else {
-        throw Error(ErrorCode::kInvalidArgument, where, "'" + std::string(word) + "'",
+        throw Error(ErrorCode::kInvalidArgument, where, quote_text(word),
                     "registers, shared, dynamic or stack");
       }
     }

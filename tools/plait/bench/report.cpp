@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include <utility>
+#include <cstdio>
 
-#include "plait/error.h"
+#include "plait/standard_streams.h"
 
 namespace plait::bench {
 namespace {
@@ -16,19 +16,10 @@ std::string number(double value) {
 
 }  // namespace
 
-Report::Report(const std::string& path, std::string filter)
-    : path_(path), filter_(std::move(filter)) {
-  if (path.empty()) return;
-  file_.open(path, std::ios::binary | std::ios::trunc);
-  if (!file_) throw Error(ErrorCode::kIo, "--csv", path, "a file that can be written");
-}
-
 void Report::line(const std::string& text) {
   std::printf("%s\n", text.c_str());
-  std::fflush(stdout);
-  if (path_.empty()) return;
-  file_ << text << '\n' << std::flush;
-  if (!file_) throw Error(ErrorCode::kIo, "--csv", path_, "a file that can be written");
+  tool::flush_output();
+  text_ += text + "\n";
 }
 
 void Report::add(const Row& row) {

@@ -1,9 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdio>
-#include <fstream>
 #include <string>
+#include <utility>
 
 #include "plait/bench/stats.h"
 
@@ -22,12 +21,11 @@ struct Row {
   double ratio = 0;
 };
 
-/// Prints lines as they are measured, and writes them to a file if asked.
+/// Prints lines as they are measured.
 class Report {
  public:
-  /// Throws Error{kIo} if `path` is not empty and cannot be written. Only cases whose name contains
-  /// `filter` are wanted.
-  Report(const std::string& path, std::string filter);
+  /// Only cases whose name contains `filter` are wanted.
+  explicit Report(std::string filter) : filter_(std::move(filter)) {}
   /// False if nothing named so would be printed, so that it need not be measured.
   bool wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
   /// Prints a row that is wanted, and drops another.
@@ -38,11 +36,12 @@ class Report {
   void skip(const std::string& name, const std::string& why);
   /// Some case was left out and none measured.
   bool only_skipped() const { return skipped_ && !header_; }
+  /// All lines so far.
+  const std::string& text() const noexcept { return text_; }
 
  private:
-  std::ofstream file_;
-  std::string path_;
   std::string filter_;
+  std::string text_;
   bool header_ = false;
   bool skipped_ = false;
 };
