@@ -208,16 +208,19 @@ bool cut_level(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
 }
 
 void assign_teams(const BatchFacts& batch, i32 num_runs, const Scratch& scratch, WorkerPlan& plan) {
-  Assigned* out = static_cast<Assigned*>(scratch.assigned);
+  Assigned* const assigned = static_cast<Assigned*>(scratch.assigned);
   const i32 heads = batch.domain_heads;
-  for (i32 r = 0; r < num_runs; ++r) {
-    const i32 first = scratch.run_team[r] * heads;
-    for (i32 h = 0; h < heads; ++h) *out++ = {first + h, r, h, 1};
+  i32 count = 0;
+  for (std::size_t c = 0; c < plan.classes.size(); ++c) {
+    plan.class_begin[c] = count;
+    for (i32 r = 0; r < num_runs && plan.classes[c].num_items > 0; ++r) {
+      if (scratch.run_class[r] != c) continue;
+      const i32 first = scratch.run_team[r] * heads;
+      for (i32 h = 0; h < heads; ++h) assigned[count++] = {first + h, r, h, 1};
+    }
+    plan.class_end[c] = count;
   }
-  plan.num_assigned = num_runs * heads;
-  plan.mixed = true;
-  plan.class_begin.fill(0);
-  plan.class_end.fill(plan.num_assigned);
+  plan.num_assigned = count;
 }
 
 }  // namespace plait::planning
