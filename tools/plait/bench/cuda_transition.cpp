@@ -58,6 +58,19 @@ void host_row(const std::string& name, CudaTimer& timer, int repetitions, Report
   report.add(row);
 }
 
+template <class Work>
+void device_row(const std::string& name, CudaTimer& timer, int repetitions, Report& report,
+                const Work& work) {
+  if (!report.wants(name)) return;
+  Row row;
+  row.name = name;
+  for (int round = -1; round < repetitions; ++round) {
+    const double seconds = timer.seconds_of(work);
+    if (round >= 0) row.sample.seconds.push_back(seconds);
+  }
+  report.add(row);
+}
+
 }  // namespace
 
 void bench_transition(CudaTimer& timer, const CudaBenchOptions& options, Report& report) {
@@ -89,6 +102,13 @@ void bench_transition(CudaTimer& timer, const CudaBenchOptions& options, Report&
              set.at(small).plan(problem.batch(), stream);
              small_graph.replay();
            });
+  // What a layer costs more in a graph, which launches every tile class, work or not.
+  device_row("transition: 32 layers, eagerly, device time" + what, timer, options.repetitions,
+             report, [&] {
+               for (int layer = 0; layer < kLayers; ++layer) set.at(small).run(problem.args());
+             });
+  device_row("transition: 32 layers, replayed, device time" + what, timer, options.repetitions,
+             report, [&] { small_graph.replay(); });
   bool use_large = false;
   host_row("transition: select, plan and replay, switching" + what, timer, options.repetitions,
            report, [&] {
