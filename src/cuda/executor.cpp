@@ -40,10 +40,10 @@ void refuse_missing_operand(const char* field, const Tensor& tensor) {
               "the memory that replays after later plans shall use");
 }
 
-/// One last arriver with more rows times states to merge than this would merge alone, while the
-/// others are done, for longer than a launch takes that spreads the merges over the device
-/// (docs/perf-log.md).
-constexpr std::int64_t kLargestArrival = 512;
+/// One last arriver with more to merge than this would merge alone, while the others are done, for
+/// longer than a launch takes that spreads the merges over the device (docs/perf-log.md): 128 rows
+/// of two states are some 20 us of eight warps, which see a row's memory latency 16 times.
+constexpr std::int64_t kLargestArrival = 1000;
 
 int largest_class_count(std::span<const PlanTarget> targets) {
   int count = 1;

@@ -199,7 +199,7 @@ MergeSection write_merges(const BatchFacts& batch, TaskList& list, const RunSect
             }
             out.num_refs = r - out.ref_begin;
             for (std::size_t i = 0; i < count; ++i) {
-              tasks[i]->merged += i64{out.num_fused_rows} * out.num_refs;
+              tasks[i]->merged += out.num_fused_rows * (kRowInStates + out.num_refs);
               section.largest_arrival = std::max(section.largest_arrival, tasks[i]->merged);
             }
             ++m;

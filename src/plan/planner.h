@@ -66,9 +66,11 @@ struct GroupSummary {
   std::array<ClassSummary, device::kMaxClasses> classes{};
   std::int64_t num_state_rows = 0;
   std::int64_t num_merges = 0;
-  /// Rows times states that one item, arriving last at all its merges, would have to merge.
+  /// What one item, arriving last at all its merges, would have to merge, in states of a row: the
+  /// states of each row, and kRowInStates for waiting until the first of them has come.
   std::int64_t largest_arrival = 0;
 };
+inline constexpr std::int64_t kRowInStates = 20;
 
 /// A finished plan: views into the planner's own buffers, valid until its next successful plan().
 struct Plan {

@@ -57,7 +57,7 @@ struct Task {
   i32 may_fold = 1;  // canonical: the first segments may be folded into one item
   i32 needs_state = 0;
   i64 cost = 0;    // of the whole task as one item
-  i64 merged = 0;  // rows times states of the merges that its items take part in, per head
+  i64 merged = 0;  // by the merges that its items take part in, per head, see GroupSummary
 
   i32 tokens() const { return kv_end - kv_begin; }
 };
