@@ -18,16 +18,17 @@ constexpr std::int64_t kAlign = 64;
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Below this much predicted work, in cost units, the caller is done before another thread wakes
-/// up.
-constexpr std::int64_t kWorthWaking = std::int64_t{10000} * kCostUnitsPerNs;
+/// Below this much predicted work, in cost units, the caller is done alone before help pays: from
+/// threads that spin, and from threads that the system has to wake first, some 20 us.
+constexpr std::int64_t kWorthSharing = std::int64_t{5000} * kCostUnitsPerNs;
+constexpr std::int64_t kWorthWaking = std::int64_t{40000} * kCostUnitsPerNs;
 
-std::int64_t predicted_cost(const GroupView& plan) {
+bool predicted_to_cost(const GroupView& plan, std::int64_t least) {
   std::int64_t cost = 0;
-  for (std::int32_t r = 0; r < plan.header->num_runs && cost < kWorthWaking; ++r) {
+  for (std::int32_t r = 0; r < plan.header->num_runs && cost < least; ++r) {
     cost += std::int64_t{plan.run(r).cost} * plan.run(r).head_count;
   }
-  return cost;
+  return cost >= least;
 }
 
 /// The workspace's parts; the same entries size and carve it.
@@ -202,10 +203,10 @@ void CpuExecutor::run(const RunArgs& args) {
       }
     }
   };
-  if (predicted_cost(layer.plan) < kWorthWaking) {
-    take_workers(&job, 0);
+  if (predicted_to_cost(layer.plan, pool_->awake() ? kWorthSharing : kWorthWaking)) {
+    pool_->share(take_workers, &job);
   } else {
-    pool_->run(take_workers, &job);
+    take_workers(&job, 0);
   }
   // Rows to which no item contributes have no last arriver.
   for (std::int32_t i = 0; i < header.num_merges; ++i) {

@@ -3,6 +3,7 @@
 // The free operations of plait/ops.h on the CPU. Shapes, dtypes and devices were checked by the
 // caller; indices are checked here, before anything is written.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -251,23 +252,27 @@ class CpuOperations final : public Operations {
     std::vector<float> memory(2 * width * static_cast<std::size_t>(threads));
     struct Job {
       std::int64_t rows;
-      int threads;
+      std::int64_t at_once;
       std::size_t width;
       float* memory;
       const Work* work;
-    } job{rows, threads, width, memory.data(), &work};
-    const auto part = [](void* context, int thread) {
-      const Job& j = *static_cast<const Job*>(context);
+      std::atomic<std::int64_t> next{0};
+    } job{rows, std::max<std::int64_t>(1, rows / (4 * threads)), width, memory.data(), &work};
+    const auto take_rows = [](void* context, int thread) {
+      Job& j = *static_cast<Job*>(context);
       float* own = j.memory + 2 * j.width * static_cast<std::size_t>(thread);
-      const std::int64_t end = j.rows * (thread + 1) / j.threads;
-      for (std::int64_t row = j.rows * thread / j.threads; row < end; ++row) {
-        (*j.work)(row, Buffers{own, own + j.width});
+      for (;;) {
+        const std::int64_t begin = j.next.fetch_add(j.at_once, std::memory_order_relaxed);
+        if (begin >= j.rows) return;
+        for (std::int64_t row = begin; row < std::min(begin + j.at_once, j.rows); ++row) {
+          (*j.work)(row, Buffers{own, own + j.width});
+        }
       }
     };
     if (threads == 1) {
-      part(&job, 0);
+      take_rows(&job, 0);
     } else {
-      pool_->run(part, &job);
+      pool_->share(take_rows, &job);
     }
   }
 

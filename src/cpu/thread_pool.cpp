@@ -20,6 +20,16 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr int kSpins = 2000;  // of some tens of cycles each: below 50 us
 
+// The parts of a pool's state.
+constexpr std::uint64_t kInside = 1;  // counts up to kMaxThreads
+constexpr std::uint64_t kGone = 1 << 12;
+constexpr std::uint64_t kClosed = 1 << 24;
+constexpr std::uint64_t kRound = std::uint64_t{1} << 32;
+
+std::uint64_t round_of(std::uint64_t state) { return state / kRound; }
+std::uint64_t inside(std::uint64_t state) { return state % kGone; }
+std::uint64_t gone(std::uint64_t state) { return state % kClosed / kGone; }
+
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -61,54 +71,83 @@ ThreadPool::ThreadPool(int num_threads) {
 ThreadPool::~ThreadPool() { stop(); }
 
 void ThreadPool::stop() {
+  stop_.store(true, std::memory_order_relaxed);
+  begin(nullptr, nullptr);
+  for (std::thread& thread : threads_) thread.join();
+}
+
+/// Opens the next round.
+void ThreadPool::begin(Task task, void* context) {
+  task_ = task;
+  context_ = context;
   {
     const std::lock_guard lock(mutex_);
-    stop_.store(true, std::memory_order_relaxed);
-    epoch_.fetch_add(1, std::memory_order_release);
+    const std::uint64_t round = round_of(state_.load(std::memory_order_relaxed));
+    state_.store((round + 1) * kRound, std::memory_order_release);
   }
   wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+}
+
+template <class Done>
+void ThreadPool::wait(const Done& done) {
+  const auto now = [&] { return done(state_.load(std::memory_order_acquire)); };
+  for (int i = 0; i < kSpins && !now(); ++i) relax();
+  if (now()) return;
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, now);
+}
+
+/// False if that round is over.
+bool ThreadPool::enter(std::uint64_t round) {
+  std::uint64_t state = state_.load(std::memory_order_relaxed);
+  do {
+    if (round_of(state) != round || (state & kClosed) != 0) return false;
+  } while (!state_.compare_exchange_weak(state, state + kInside, std::memory_order_acquire,
+                                         std::memory_order_relaxed));
+  return true;
+}
+
+void ThreadPool::leave() {
+  const std::uint64_t before = state_.fetch_add(kGone - kInside, std::memory_order_acq_rel);
+  if (inside(before) == 1) {
+    const std::lock_guard lock(mutex_);
+    done_.notify_one();
+  }
 }
 
 void ThreadPool::serve(int thread) {
   std::uint64_t seen = 0;
+  const auto next = [&] { return round_of(state_.load(std::memory_order_acquire)) != seen; };
   for (;;) {
-    for (int i = 0; i < kSpins && epoch_.load(std::memory_order_acquire) == seen; ++i) relax();
-    if (epoch_.load(std::memory_order_acquire) == seen) {
+    for (int i = 0; i < kSpins && !next(); ++i) relax();
+    if (!next()) {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return epoch_.load(std::memory_order_acquire) != seen; });
+      sleepers_.fetch_add(1, std::memory_order_relaxed);
+      wake_.wait(lock, next);
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
     }
-    // A new epoch starts only after every thread finished the last one, so none is missed.
-    seen = epoch_.load(std::memory_order_acquire);
+    seen = round_of(state_.load(std::memory_order_acquire));
     if (stop_.load(std::memory_order_relaxed)) return;
+    if (!enter(seen)) continue;
     task_(context_, thread);
-    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      const std::lock_guard lock(mutex_);
-      done_.notify_one();
-    }
+    leave();
   }
 }
 
-void ThreadPool::run(void (*task)(void*, int), void* context) {
+void ThreadPool::run(Task task, void* context) {
   const std::lock_guard turn(run_mutex_);
-  if (threads_.empty()) {
-    task(context, 0);
-    return;
-  }
-  task_ = task;
-  context_ = context;
-  pending_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(mutex_);
-    epoch_.fetch_add(1, std::memory_order_release);
-  }
-  wake_.notify_all();
+  if (!threads_.empty()) begin(task, context);
   task(context, 0);
-  for (int i = 0; i < kSpins && pending_.load(std::memory_order_acquire) != 0; ++i) relax();
-  if (pending_.load(std::memory_order_acquire) != 0) {
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [&] { return pending_.load(std::memory_order_acquire) == 0; });
-  }
+  const std::uint64_t others = threads_.size();
+  wait([others](std::uint64_t state) { return gone(state) == others; });
+}
+
+void ThreadPool::share(Task task, void* context) {
+  const std::lock_guard turn(run_mutex_);
+  if (!threads_.empty()) begin(task, context);
+  task(context, 0);
+  state_.fetch_or(kClosed, std::memory_order_acq_rel);
+  wait([](std::uint64_t state) { return inside(state) == 0; });
 }
 
 std::shared_ptr<ThreadPool> ThreadPool::shared(int num_threads) {

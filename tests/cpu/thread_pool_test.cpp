@@ -45,6 +45,62 @@ TEST(CpuThreadPool, WakesSleepersAndWaitsForSlowOnes) {
   }
 }
 
+TEST(CpuThreadPool, SharedWorkIsDoneOnceByWhoeverComes) {
+  struct Job {
+    std::atomic<int> next{0};
+    std::vector<int> calls;
+  };
+  for (int size : {1, 2, 3, 8}) {
+    ThreadPool pool(size);
+    for (int round = 0; round < 300; ++round) {
+      Job job;
+      job.calls.assign(static_cast<std::size_t>(round), 0);
+      pool.share(
+          [](void* context, int) {
+            Job& j = *static_cast<Job*>(context);
+            for (int i; (i = j.next.fetch_add(1)) < static_cast<int>(j.calls.size());) {
+              ++j.calls[static_cast<std::size_t>(i)];
+            }
+          },
+          &job);
+      ASSERT_EQ(job.calls, std::vector<int>(static_cast<std::size_t>(round), 1));
+      // Both kinds of rounds in turn, with threads that come late to the one before.
+      std::atomic<int> came{0};
+      pool.run([](void* context, int) { static_cast<std::atomic<int>*>(context)->fetch_add(1); },
+               &came);
+      ASSERT_EQ(came.load(), size);
+    }
+  }
+}
+
+TEST(CpuThreadPool, SleepsSomeTimeAfterARound) {
+  ThreadPool pool(2);
+  pool.run([](void*, int) {}, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // beyond the spinning
+  EXPECT_FALSE(pool.awake());
+}
+
+TEST(CpuThreadPool, SharingWaitsForThoseWhoCame) {
+  ThreadPool pool(2);
+  struct Job {
+    std::atomic<bool> came{false};
+    std::atomic<bool> done{false};
+  } job;
+  pool.share(
+      [](void* context, int thread) {
+        Job& j = *static_cast<Job*>(context);
+        if (thread == 0) {
+          while (!j.came.load()) std::this_thread::yield();
+        } else {
+          j.came = true;
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          j.done = true;
+        }
+      },
+      &job);
+  EXPECT_TRUE(job.done.load());
+}
+
 TEST(CpuThreadPool, CallersTakeTurns) {
   ThreadPool pool(2);
   int value = 0;  // unguarded on purpose: run() is the guard, on thread 0 only
