@@ -10,10 +10,8 @@
 
 namespace plait::cpu {
 
-using device::Merge;
 using device::RowBlock;
 using device::Run;
-using device::StateRef;
 
 namespace {
 

@@ -45,7 +45,7 @@ bool divide_warps(int q_tile, bool tensor_cores, TileShape* shape) {
 
 constexpr std::array<int, 3> kCandidateQTiles{16, 64, 128};
 
-/// Costs in 1/16 ns, from the device's rates; `plait bench --calibrate` measures better ones.
+/// Costs in 1/16 ns, from the device's rates.
 CostModel cost_of(const AttentionSpec& spec, const TileShape& shape, int workers,
                   const DeviceFacts& facts) {
   // Memory: two transfers a clock. Products: what the kernels reach, some 290 Tflop/s on an H200.
