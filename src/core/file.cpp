@@ -22,7 +22,7 @@
 namespace plait {
 namespace {
 
-constexpr std::int64_t kMaxStreamBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxStreamBytes = std::int64_t{1} << 28;
 
 [[noreturn]] void fail(std::string_view field, const std::string& path, const std::string& reason,
                        const std::string& expected) {

@@ -11,7 +11,7 @@
 namespace plait {
 
 /// Content of `path` ("-" is not special). Throws Error{kIo} naming `field` when it cannot be
-/// opened or read, is a directory, or holds more than `limit` bytes, 2^30 if it is no regular file.
+/// opened or read, is a directory, or holds more than `limit` bytes, 2^28 if it is no regular file.
 std::string read_file(const std::string& path, std::string_view field, std::int64_t limit);
 
 /// Throws Error{kIo} naming `field` if write_file_atomic would refuse `path` as things stand, so

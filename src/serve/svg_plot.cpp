@@ -198,15 +198,14 @@ std::string Plot::svg() const {
       kLeft, kWidth - kRight, kHeight - kBottom, kHeight - 8, escape_html(x_.label),
       escape_html(y_.label));
   out += marks_;
-  // Legend right-aligned on the line of the y label.
-  double x = kWidth - kRight;
-  for (auto it = legend_.rbegin(); it != legend_.rend(); ++it) {
-    x -= kLetter * static_cast<double>(it->second.size()) + 4.0;
+  // Legend on the line of the x label, from the left: on a narrow screen it is seen first.
+  double x = kLeft;
+  for (const auto& [series, name] : legend_) {
     out += fmt::format(
-        "<rect class=\"f{}\" x=\"{:.1f}\" y=\"24\" width=\"9\" height=\"9\" rx=\"2\"/>"
-        "<text class=\"legend\" x=\"{:.1f}\" y=\"32\">{}</text>\n",
-        it->first, x - 13.0, x, escape_html(it->second));
-    x -= 24.0;
+        "<rect class=\"f{0}\" x=\"{1:.1f}\" y=\"{2}\" width=\"9\" height=\"9\" rx=\"2\"/>"
+        "<text class=\"legend\" x=\"{3:.1f}\" y=\"{4}\">{5}</text>\n",
+        series, x, kHeight - 16, x + 13.0, kHeight - 8, escape_html(name));
+    x += kLetter * static_cast<double>(name.size()) + 31.0;
   }
   return out + "</svg>\n";
 }

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -68,6 +69,19 @@ CacheFlush::CacheFlush() : memory_(std::make_shared<Memory>(kFlushBytes)) {}
 void CacheFlush::operator()() const {
   sink.fetch_xor(cpu::kernels().read(memory_->data(), memory_->size()), std::memory_order_relaxed);
 }
+
+#if PLAIT_HAVE_OPENBLAS
+namespace {
+
+/// Before main, and before anybody knows whether a product will be asked for, OpenBLAS starts a
+/// thread per core, each of which wants memory and waits for it for ever. One is enough until
+/// Sgemm asks for more. Constructors with a number run before those without.
+__attribute__((constructor(101))) void start_openblas_with_one_thread() {
+  ::setenv("OPENBLAS_NUM_THREADS", "1", 0);
+}
+
+}  // namespace
+#endif
 
 #if PLAIT_HAVE_OPENBLAS
 bool Sgemm::available() noexcept { return true; }
