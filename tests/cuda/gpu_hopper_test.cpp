@@ -12,6 +12,7 @@
 #include <numeric>
 #include <random>
 
+#include "core/convert.h"
 #include "cuda/gpu_support.h"
 #include "plait/attention.h"
 #include "support/seed.h"
@@ -19,15 +20,7 @@
 namespace plait::cuda {
 namespace {
 
-constexpr int kDim = 128;
-constexpr std::uint16_t kNan = 0xFFFF;
-
-float widen(std::uint16_t bits) {
-  const std::uint32_t word = static_cast<std::uint32_t>(bits) << 16;
-  float value = 0.0F;
-  std::memcpy(&value, &word, sizeof(value));
-  return value;
-}
+constexpr std::uint16_t kNan = 0xFFFF;  // of f16 and of bf16
 
 /// A problem, its inputs on host and device, and the plan's view of it.
 struct Case {
@@ -40,15 +33,16 @@ struct Case {
   int prefix = 0;                   // tokens, whole pages
 
   std::string text() const {
-    std::string s = "heads " + std::to_string(spec.num_qo_heads) + "/" +
-                    std::to_string(spec.num_kv_heads) + " page " + std::to_string(spec.page_size) +
-                    (spec.kv_kind == KvKind::kRagged ? " ragged" : "") +
-                    (spec.layout == KvLayout::kHnd ? " HND" : "") +
-                    (spec.mask == MaskKind::kCausal ? " causal" : "") + " window " +
-                    std::to_string(spec.window_left) + " cap " +
-                    std::to_string(spec.logits_soft_cap) + (spec.sink ? " sink" : "") +
-                    (state ? " state" : "") + (shared_prefix ? " prefix" : "") +
-                    (selected ? " selected" : "") + " qo";
+    std::string s =
+        std::string(to_string(spec.q_dtype)) + " dim " + std::to_string(spec.head_dim_qk) +
+        " heads " + std::to_string(spec.num_qo_heads) + "/" + std::to_string(spec.num_kv_heads) +
+        " page " + std::to_string(spec.page_size) +
+        (spec.kv_kind == KvKind::kRagged ? " ragged" : "") +
+        (spec.layout == KvLayout::kHnd ? " HND" : "") +
+        (spec.mask == MaskKind::kCausal ? " causal" : "") + " window " +
+        std::to_string(spec.window_left) + " cap " + std::to_string(spec.logits_soft_cap) +
+        (spec.sink ? " sink" : "") + (state ? " state" : "") + (shared_prefix ? " prefix" : "") +
+        (selected ? " selected" : "") + " qo";
     for (int n : qo_len) s += " " + std::to_string(n);
     s += " kv";
     for (int n : kv_len) s += " " + std::to_string(n);
@@ -80,6 +74,13 @@ class GpuHopper : public GpuTest {
 void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   SCOPED_TRACE(c.text());
   const AttentionSpec& spec = c.spec;
+  const DType dtype = spec.q_dtype;
+  const int dim = spec.head_dim_qk;
+  const auto dims = static_cast<std::size_t>(dim);
+  const auto narrow = [&](double value) {
+    return static_cast<std::uint16_t>(encode(dtype, value));
+  };
+  const auto widen = [&](std::uint16_t bits) { return decode(dtype, bits); };
   const int requests = static_cast<int>(c.qo_len.size());
   const int group = spec.group_size();
   const bool paged = spec.kv_kind == KvKind::kPaged;
@@ -132,20 +133,20 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
 
   // Tensors.
   const std::int64_t token_count = pool * page;
-  const std::int64_t width = std::int64_t{spec.num_kv_heads} * kDim;
+  const std::int64_t width = std::int64_t{spec.num_kv_heads} * dim;
   std::normal_distribution<float> normal;
   DeviceArray<std::uint16_t> q(context_,
-                               static_cast<std::size_t>(total_q * spec.num_qo_heads * kDim));
+                               static_cast<std::size_t>(total_q * spec.num_qo_heads * dim));
   DeviceArray<std::uint16_t> k(context_, static_cast<std::size_t>(token_count * width));
   DeviceArray<std::uint16_t> v(context_, k.host.size());
-  for (auto& x : q.host) x = bf16_of(normal(random));
+  for (auto& x : q.host) x = narrow(normal(random));
   std::fill(k.host.begin(), k.host.end(), kNan);
   std::fill(v.host.begin(), v.host.end(), kNan);
   const auto offset = [&](std::int64_t token, int head) {
     if (paged && spec.layout == KvLayout::kHnd) {
-      return ((token / page * spec.num_kv_heads + head) * page + token % page) * kDim;
+      return ((token / page * spec.num_kv_heads + head) * page + token % page) * dim;
     }
-    return token * width + std::int64_t{head} * kDim;
+    return token * width + std::int64_t{head} * dim;
   };
   std::vector<std::int64_t> used;
   for (const auto& list : keys) {
@@ -155,9 +156,9 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   used.erase(std::unique(used.begin(), used.end()), used.end());
   for (std::int64_t token : used) {
     for (int head = 0; head < spec.num_kv_heads; ++head) {
-      for (int d = 0; d < kDim; ++d) {
-        k.host[static_cast<std::size_t>(offset(token, head) + d)] = bf16_of(normal(random));
-        v.host[static_cast<std::size_t>(offset(token, head) + d)] = bf16_of(normal(random));
+      for (int d = 0; d < dim; ++d) {
+        k.host[static_cast<std::size_t>(offset(token, head) + d)] = narrow(normal(random));
+        v.host[static_cast<std::size_t>(offset(token, head) + d)] = narrow(normal(random));
       }
     }
   }
@@ -173,8 +174,8 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   for (auto* a : {&own, &prefix, &listed}) a->upload();
   sink.upload();
   const std::size_t rows = static_cast<std::size_t>(total_q * spec.num_qo_heads);
-  DeviceArray<std::uint16_t> o16(context_, rows * kDim);
-  DeviceArray<float> o32(context_, rows * kDim);
+  DeviceArray<std::uint16_t> o16(context_, rows * dims);
+  DeviceArray<float> o32(context_, rows * dims);
   DeviceArray<float> lse(context_, rows);
   o16.poison(0xFF);
   o32.poison(0xFF);
@@ -230,18 +231,16 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
     position_tensors.push_back(id_tensor(listed, positions.size()));
   }
   RunArgs args;
-  args.q = Tensor::contiguous(q.device(), DType::kBF16, {total_q, spec.num_qo_heads, kDim}, device);
+  args.q = Tensor::contiguous(q.device(), dtype, {total_q, spec.num_qo_heads, dim}, device);
   const auto pool_tensor = [&](const DeviceArray<std::uint16_t>& array) {
     if (!paged) {
-      return Tensor::contiguous(array.device(), DType::kBF16, {pool, spec.num_kv_heads, kDim},
-                                device);
+      return Tensor::contiguous(array.device(), dtype, {pool, spec.num_kv_heads, dim}, device);
     }
     if (spec.layout == KvLayout::kHnd) {
-      return Tensor::contiguous(array.device(), DType::kBF16, {pool, spec.num_kv_heads, page, kDim},
+      return Tensor::contiguous(array.device(), dtype, {pool, spec.num_kv_heads, page, dim},
                                 device);
     }
-    return Tensor::contiguous(array.device(), DType::kBF16, {pool, page, spec.num_kv_heads, kDim},
-                              device);
+    return Tensor::contiguous(array.device(), dtype, {pool, page, spec.num_kv_heads, dim}, device);
   };
   args.k = pool_tensor(k);
   args.v = pool_tensor(v);
@@ -253,10 +252,10 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   args.state = c.state;
   args.k_scale = 0.75F;
   args.v_scale = 1.5F;
-  args.o = c.state ? Tensor::contiguous(o32.device(), DType::kF32,
-                                        {total_q, spec.num_qo_heads, kDim}, device)
-                   : Tensor::contiguous(o16.device(), DType::kBF16,
-                                        {total_q, spec.num_qo_heads, kDim}, device);
+  args.o =
+      c.state
+          ? Tensor::contiguous(o32.device(), DType::kF32, {total_q, spec.num_qo_heads, dim}, device)
+          : Tensor::contiguous(o16.device(), dtype, {total_q, spec.num_qo_heads, dim}, device);
   args.lse = Tensor::contiguous(lse.device(), DType::kF32, {total_q, spec.num_qo_heads}, device);
   attention.run(args);
   synchronize();
@@ -266,6 +265,14 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   lse.download();
 
   // The reference, row by row.
+  const auto widened = [&](const std::vector<std::uint16_t>& words) {
+    std::vector<double> values(words.size());
+    std::transform(words.begin(), words.end(), values.begin(), widen);
+    return values;
+  };
+  const std::vector<double> wide_q = widened(q.host);
+  const std::vector<double> wide_k = widened(k.host);
+  const std::vector<double> wide_v = widened(v.host);
   double error = 0.0;
   double norm = 0.0;
   double worst_lse = 0.0;
@@ -287,10 +294,10 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
           if (seen) {
             double dot = 0.0;
             const auto base = static_cast<std::size_t>(offset(key.token, head / group));
-            for (std::size_t d = 0; d < kDim; ++d) {
-              dot += static_cast<double>(widen(q.host[row * kDim + d])) * widen(k.host[base + d]);
+            for (std::size_t d = 0; d < dims; ++d) {
+              dot += wide_q[row * dims + d] * wide_k[base + d];
             }
-            s = dot * 0.75 / std::sqrt(128.0);
+            s = dot * 0.75 / std::sqrt(static_cast<double>(dim));
             if (spec.logits_soft_cap > 0.0) {
               s = spec.logits_soft_cap * std::tanh(s / spec.logits_soft_cap);
             }
@@ -309,17 +316,17 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
           factor /= 1.0 + std::exp(static_cast<double>(sink.host[static_cast<std::size_t>(head)]) -
                                    expected_lse);
         }
-        std::array<double, kDim> o{};
+        std::vector<double> o(dims);
         for (std::size_t j = 0; j < weight.size(); ++j) {
           if (weight[j] == 0.0) continue;
           const auto base = static_cast<std::size_t>(offset(keys[at][j].token, head / group));
-          for (std::size_t d = 0; d < kDim; ++d) o[d] += weight[j] * widen(v.host[base + d]);
+          for (std::size_t d = 0; d < dims; ++d) o[d] += weight[j] * wide_v[base + d];
         }
         double row_error = 0.0;
         double row_norm = 0.0;
-        for (std::size_t d = 0; d < kDim; ++d) {
-          const double got = c.state ? static_cast<double>(o32.host[row * kDim + d])
-                                     : widen(o16.host[row * kDim + d]);
+        for (std::size_t d = 0; d < dims; ++d) {
+          const double got = c.state ? static_cast<double>(o32.host[row * dims + d])
+                                     : widen(o16.host[row * dims + d]);
           const double want = o[d] * factor;
           row_error += (got - want) * (got - want);
           row_norm += want * want;
@@ -351,7 +358,7 @@ AttentionSpec base_spec(int qo_heads, int kv_heads) {
   AttentionSpec spec;
   spec.num_qo_heads = qo_heads;
   spec.num_kv_heads = kv_heads;
-  spec.head_dim_qk = spec.head_dim_vo = kDim;
+  spec.head_dim_qk = spec.head_dim_vo = 128;
   return spec;
 }
 
@@ -368,6 +375,9 @@ TEST_F(GpuHopper, RandomBatches) {
     const int group = pick(1, 2, 4, 8, 16, 64);
     const int kv_heads = group >= 16 ? 1 : pick(1, 2);
     c.spec = base_spec(group * kv_heads, kv_heads);
+    c.spec.head_dim_qk = c.spec.head_dim_vo = pick(64, 128, 256);
+    c.spec.q_dtype = c.spec.kv_dtype = c.spec.o_dtype =
+        pick(DType::kBF16, DType::kBF16, DType::kF16);
     c.spec.mask = pick(MaskKind::kNone, MaskKind::kCausal, MaskKind::kCausal);
     if (random() % 4 == 0) c.spec.window_left = pick(0, 5, 70, 200);
     if (random() % 4 == 0) c.spec.logits_soft_cap = 2.0;
@@ -412,11 +422,15 @@ TEST_F(GpuHopper, RandomBatches) {
 
 TEST_F(GpuHopper, SplitPrefillAndDecodeTogether) {
   std::mt19937_64 random(7);
-  Case c;
-  c.spec = base_spec(8, 2);
-  c.qo_len = {300, 1, 1, 33, 1};
-  c.kv_len = {2000, 3000, 17, 33, 1024};
-  check(c, random);
+  for (const int dim : {64, 128, 256}) {
+    const int scale = dim == 128 ? 1 : 2;  // one dim at length, for the emulator's sake
+    Case c;
+    c.spec = base_spec(8, 2);
+    c.spec.head_dim_qk = c.spec.head_dim_vo = dim;
+    c.qo_len = {300 / scale, 1, 1, 33, 1};
+    c.kv_len = {2000 / scale, 3000 / scale, 17, 33, 1024};
+    check(c, random);
+  }
 }
 
 TEST_F(GpuHopper, MergesInALaunchOfTheirOwn) {
@@ -444,6 +458,14 @@ TEST_F(GpuHopper, Declines) {
   AttentionSpec spec = base_spec(32, 8);
   spec.head_dim_vo = 64;
   EXPECT_TRUE(declined(spec));
+  spec.head_dim_qk = spec.head_dim_vo = 96;
+  EXPECT_TRUE(declined(spec));
+  spec.head_dim_qk = spec.head_dim_vo = 256;
+  EXPECT_FALSE(declined(spec));
+  spec.kv_dtype = DType::kF16;
+  EXPECT_TRUE(declined(spec));
+  spec.q_dtype = spec.o_dtype = DType::kF16;
+  EXPECT_FALSE(declined(spec));
   spec = base_spec(24, 8);
   EXPECT_TRUE(declined(spec));
   spec = base_spec(32, 8);

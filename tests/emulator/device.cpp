@@ -159,7 +159,9 @@ Work prepare_launch(const CuLaunchConfig& config, CuFunction function, void** ar
 }
 
 CuResult encode_tensor_map(const TensorMapRequest& request, CuTensorMap* out) {
-  const std::uint64_t element = request.type == CuTensorMapDataType::kBF16 ? 2 : 0;
+  const std::uint64_t element =
+      request.type == CuTensorMapDataType::kBF16 || request.type == CuTensorMapDataType::kF16 ? 2
+                                                                                              : 0;
   const auto refuse = [](const char* why) {
     last_error() = std::string("the emulator's tensor maps: ") + why;
     return kCuErrorInvalidValue;

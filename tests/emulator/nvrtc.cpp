@@ -14,7 +14,6 @@
 
 #include "core/embedded_file.h"
 #include "emulator/toolchain.h"
-#include "emulator/translate.h"
 
 #define PLAIT_EMULATED extern "C" __attribute__((visibility("default")))
 
@@ -46,15 +45,14 @@ constexpr const char* kEntry = "\n#include \"plait_emulator/entry.h\"\n";
 void compile(Program* program) {
   const plait::emulator::TemporaryDirectory folder;
   for (const auto& [name, text] : program->headers) {
-    plait::emulator::write_file(folder.path() / name, plait::emulator::translate(text));
+    plait::emulator::write_file(folder.path() / name, text);
   }
   for (std::size_t i = 0; i < plait::embedded::emulator_count; ++i) {
     const plait::embedded::File& file = plait::embedded::emulator[i];
     plait::emulator::write_file(folder.path() / "plait_emulator" / file.path,
                                 std::string(file.text));
   }
-  plait::emulator::write_file(folder.path() / "kernel.cpp",
-                              plait::emulator::translate(program->source) + kEntry);
+  plait::emulator::write_file(folder.path() / "kernel.cpp", program->source + kEntry);
   program->object = plait::emulator::compile_kernel(folder.path());
 }
 

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "emulator/translate.h"
+
 namespace plait::emulator {
 namespace {
 
@@ -17,11 +19,12 @@ namespace fs = std::filesystem;
 // -fsanitize=thread makes the compiler call a function before every access of memory that another
 // thread could see; the emulator brings these functions (accesses.cpp), not the sanitizer's
 // library. Unique symbols would make modules share the constants of their configurations.
+constexpr const char* kPreprocess =
+    " -std=c++20 -E -I. -include plait_emulator/prelude.h kernel.cpp -o kernel.ii";
 constexpr const char* kCompile =
     " -std=c++20 -O1 -march=native -fPIC -c -w -ffp-contract=off -fno-strict-aliasing"
     " -fno-exceptions -fno-rtti -fvisibility=hidden -fno-gnu-unique -fsanitize=thread"
-    " --param tsan-instrument-func-entry-exit=0 -I. -include plait_emulator/prelude.h"
-    " kernel.cpp -o kernel.o";
+    " --param tsan-instrument-func-entry-exit=0 kernel.ii -o kernel.o";
 constexpr const char* kLink = " -shared -Wl,-Bsymbolic kernel.o -o kernel.so -lm";
 
 std::string read_file(const fs::path& path) {
@@ -59,6 +62,8 @@ void write_file(const fs::path& path, const std::string& bytes) {
 }
 
 std::string compile_kernel(const fs::path& folder) {
+  run_compiler(folder, kPreprocess);
+  write_file(folder / "kernel.ii", translate(read_file(folder / "kernel.ii")));
   run_compiler(folder, kCompile);
   return read_file(folder / "kernel.o");
 }

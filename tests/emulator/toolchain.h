@@ -24,7 +24,8 @@ class TemporaryDirectory {
 /// Makes parent folders too. Throws std::runtime_error.
 void write_file(const std::filesystem::path& path, const std::string& bytes);
 
-/// The object file of kernel.cpp in `folder`. Throws std::runtime_error with the compiler's words.
+/// The object file of kernel.cpp in `folder`, which is preprocessed and translated first. Throws
+/// std::runtime_error with the compiler's words.
 std::string compile_kernel(const std::filesystem::path& folder);
 
 /// Links an object file and opens the result; null with `*error` if that fails.

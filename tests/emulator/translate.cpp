@@ -132,7 +132,7 @@ std::string translate_asm(std::string_view body) {
 
 /// `declaration`: between `extern __shared__` and the semicolon.
 std::string translate_shared(std::string declaration) {
-  if (const std::size_t align = declaration.find("__align__"); align != std::string::npos) {
+  if (const std::size_t align = declaration.find("alignas"); align != std::string::npos) {
     declaration.erase(align, declaration.find(')', align) + 1 - align);
   }
   declaration = trimmed(declaration.substr(0, declaration.find('[')));

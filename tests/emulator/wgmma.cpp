@@ -24,6 +24,7 @@ struct Accumulator {
 struct Product {
   std::shared_ptr<Accumulator> accumulator;
   float left[16][16];  // where A comes from registers
+  bool bf16;           // else f16
   bool left_in_shared;
   bool transposed_b, accumulate;
   u32 first_row;  // of the warp in the warpgroup
@@ -51,10 +52,10 @@ struct Descriptor {
     }
   }
   /// Eight neighbouring elements from byte `unit` * 16 of a row on.
-  void read(u32 row, u32 offset, float (&out)[8]) const {
+  void read(bool bf16, u32 row, u32 offset, float (&out)[8]) const {
     const u32 address = swizzled(start + row / 8 * rows + row % 8 * 128 + offset);
     const auto* from = static_cast<const std::uint16_t*>(plait_emulator::shared_read(address, 16));
-    for (u32 i = 0; i < 8; ++i) out[i] = widen16(true, from[i]);
+    for (u32 i = 0; i < 8; ++i) out[i] = widen16(bf16, from[i]);
   }
 };
 
@@ -67,7 +68,7 @@ void compute(Product& product) {
     const Descriptor a(product.a);
     for (u32 row = 0; row < 16; ++row) {
       for (u32 k = 0; k < 16; k += 8) {
-        a.read(product.first_row + row, k * 2, unit);
+        a.read(product.bf16, product.first_row + row, k * 2, unit);
         std::copy_n(unit, 8, product.left[row] + k);
       }
     }
@@ -77,14 +78,14 @@ void compute(Product& product) {
   if (product.transposed_b) {
     for (u32 k = 0; k < 16; ++k) {
       for (u32 n = 0; n < columns; n += 8) {
-        b.read(k, n / 64 * b.columns + n % 64 * 2, unit);
+        b.read(product.bf16, k, n / 64 * b.columns + n % 64 * 2, unit);
         std::copy_n(unit, 8, right.data() + k * columns + n);
       }
     }
   } else {
     for (u32 n = 0; n < columns; ++n) {
       for (u32 k = 0; k < 16; ++k) {
-        if (k % 8 == 0) b.read(n, k * 2, unit);
+        if (k % 8 == 0) b.read(product.bf16, n, k * 2, unit);
         right[k * columns + n] = unit[k % 8];
       }
     }
@@ -148,8 +149,8 @@ namespace plait_emulator {
 
 using namespace plait::emulator;
 
-void warpgroup_multiply(float* const* d, u32 columns, const u64* a, const u32* a_words, u64 b,
-                        bool accumulate, bool transposed_b) {
+void warpgroup_multiply(bool bf16, float* const* d, u32 columns, const u64* a, const u32* a_words,
+                        u64 b, bool accumulate, bool transposed_b) {
   struct {
     float* const* d;
     const u32* words;
@@ -166,6 +167,7 @@ void warpgroup_multiply(float* const* d, u32 columns, const u64* a, const u32* a
     Product product{};
     product.accumulator = take(work, columns / 2, lane);
     ++product.accumulator->pending;
+    product.bf16 = bf16;
     product.left_in_shared = a != nullptr;
     product.transposed_b = transposed_b;
     product.accumulate = accumulate;
@@ -176,7 +178,7 @@ void warpgroup_multiply(float* const* d, u32 columns, const u64* a, const u32* a
       for (u32 i = 0; i < 4; ++i) {
         for (u32 e = 0; e < 2; ++e) {
           product.left[l / 4 + i % 2 * 8][l % 4 * 2 + i / 2 * 8 + e] =
-              widen16(true, lane(l).words[i] >> (16 * e));
+              widen16(bf16, lane(l).words[i] >> (16 * e));
         }
       }
     }

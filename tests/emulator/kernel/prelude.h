@@ -1,8 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // CUDA C++ for the system's compiler: what a device compiler knows without an include. Included
-// before a kernel's source, which is otherwise compiled as it is, except that `asm` statements
-// became calls of ptx.h and shared arrays pointers (tests/emulator/translate.h).
+// before a kernel's source, which is otherwise compiled as it is, except that its `asm` statements
+// become calls of ptx.h and shared arrays pointers (tests/emulator/translate.h).
 #pragma once
 
 #include "plait_emulator/runtime.h"

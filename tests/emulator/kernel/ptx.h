@@ -168,26 +168,24 @@ inline void setmaxnreg_inc_sync_aligned_u32(u32) { warp_step("setmaxnreg.inc"); 
 inline void wgmma_fence_sync_aligned() { warp_step("wgmma.fence"); }
 inline void wgmma_commit_group_sync_aligned() { warpgroup_commit(); }
 inline void wgmma_wait_group_sync_aligned(u32 pending) { warpgroup_wait(pending); }
-/// A and B in shared memory; scales of 1 and no transposition are all that is emulated.
-template <int kCount>
-inline void multiply_from_shared(References<float, kCount> d, u64 a, u64 b, bool accumulate) {
-  warpgroup_multiply(d.at, kCount * 2, &a, nullptr, b, accumulate, false);
-}
-inline void wgmma_mma_async_sync_aligned_m64n128k16_f32_bf16_bf16(References<float, 64> d, u64 a,
-                                                                  u64 b, bool accumulate, int, int,
-                                                                  int, int) {
-  multiply_from_shared(d, a, b, accumulate);
-}
-inline void wgmma_mma_async_sync_aligned_m64n176k16_f32_bf16_bf16(References<float, 88> d, u64 a,
-                                                                  u64 b, bool accumulate, int, int,
-                                                                  int, int) {
-  multiply_from_shared(d, a, b, accumulate);
-}
-inline void wgmma_mma_async_sync_aligned_m64n128k16_f32_bf16_bf16(References<float, 64> d,
-                                                                  Values<u32, 4> a, u64 b,
-                                                                  bool accumulate, int, int, int) {
-  warpgroup_multiply(d.at, 128, nullptr, a.at, b, accumulate, true);
-}
+/// Scales of 1, A and B in shared memory both untransposed, or A in registers and B transposed, are
+/// all that is emulated.
+#define PLAIT_WGMMA(columns, type, bf16)                                                           \
+  inline void wgmma_mma_async_sync_aligned_m64n##columns##k16_f32_##type##_##type(                 \
+      References<float, columns / 2> d, u64 a, u64 b, bool accumulate, int, int, int, int) {       \
+    warpgroup_multiply(bf16, d.at, columns, &a, nullptr, b, accumulate, false);                    \
+  }                                                                                                \
+  inline void wgmma_mma_async_sync_aligned_m64n##columns##k16_f32_##type##_##type(                 \
+      References<float, columns / 2> d, Values<u32, 4> a, u64 b, bool accumulate, int, int, int) { \
+    warpgroup_multiply(bf16, d.at, columns, nullptr, a.at, b, accumulate, true);                   \
+  }
+PLAIT_WGMMA(64, f16, false)
+PLAIT_WGMMA(64, bf16, true)
+PLAIT_WGMMA(128, f16, false)
+PLAIT_WGMMA(128, bf16, true)
+PLAIT_WGMMA(256, f16, false)
+PLAIT_WGMMA(256, bf16, true)
+#undef PLAIT_WGMMA
 
 }  // namespace ptx
 }  // namespace plait_emulator

@@ -54,10 +54,10 @@ void copy_async(u32 shared, u64 global, u32 bytes, u32 valid);
 void copy_commit();
 void copy_wait(u32 pending);
 void tensor_copy(u32 shared, u64 map, const u32 (&coordinates)[5], u32 barrier);
-/// One step of 16 along k of a 64 x columns product of a warpgroup; `a` is a descriptor, or null if
-/// the four `a_words` hold A.
-void warpgroup_multiply(float* const* d, u32 columns, const u64* a, const u32* a_words, u64 b,
-                        bool accumulate, bool transposed_b);
+/// One step of 16 along k of a 64 x columns product of a warpgroup, of bf16 or else f16; `a` is a
+/// descriptor, or null if the four `a_words` hold A.
+void warpgroup_multiply(bool bf16, float* const* d, u32 columns, const u64* a, const u32* a_words,
+                        u64 b, bool accumulate, bool transposed_b);
 void warpgroup_commit();
 void warpgroup_wait(u32 pending);
 

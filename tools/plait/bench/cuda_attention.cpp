@@ -65,8 +65,13 @@ void decode_row(CudaTimer& timer, const std::string& shape, const AttentionSpec&
 void bench_decode(CudaTimer& timer, const CudaBenchOptions& options, Report& report) {
   const std::pair<int, int> shapes[] = {{1, 512},   {16, 512},  {64, 512},  {1, 8192},
                                         {16, 2048}, {64, 2048}, {64, 8192}, {256, 8192}};
-  for (const auto& [qo_heads, kv_heads] : {std::pair{32, 8}, std::pair{64, 8}, std::pair{32, 32}}) {
-    const AttentionSpec spec = bench_spec({.qo_heads = qo_heads, .kv_heads = kv_heads});
+  const BenchShape heads[] = {{.kv_heads = 8},
+                              {.qo_heads = 64, .kv_heads = 8},
+                              {.kv_heads = 32},
+                              {.kv_heads = 8, .head_dim = 64},
+                              {.qo_heads = 16, .kv_heads = 8, .head_dim = 256}};
+  for (const BenchShape& head : heads) {
+    const AttentionSpec spec = bench_spec(head);
     for (const auto& [batch, kv] : shapes) {
       decode_row(timer, fmt::format("{}x{}", batch, kv), spec, repeated(batch, {1, kv}), options,
                  report);

@@ -118,6 +118,11 @@ PLAIT_DEVICE u32 swizzle128(u32 row, u32 chunk) { return row * 128 + ((chunk ^ (
 PLAIT_DEVICE void store_shared_zero16(u32 address) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
+PLAIT_DEVICE void store_shared16(u32 address, const uint4& value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
 PLAIT_DEVICE uint4 load_shared16(u32 address) {
   uint4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

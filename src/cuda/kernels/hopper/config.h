@@ -21,7 +21,14 @@ PLAIT_HD constexpr i32 box_tokens(bool paged, i32 page_size, i32 tile) {
 
 /// Largest query group, and so the most query heads of a box of the query map.
 inline constexpr i32 kMaxGroupSize = 64;
-inline constexpr i32 kPrefillTileTokens = 128;
+inline constexpr i32 kPartDims = 64;  // of a row, 128 bytes: what one swizzled row of a copy holds
 inline constexpr i32 kDecodeBlockTokens = 16;
+
+/// What shared memory holds: K and V twice, queries twice or, at 256, once; in decode 192 KiB of
+/// slots.
+PLAIT_HD constexpr i32 prefill_tile_tokens(i32 head_dim) { return head_dim > 128 ? 64 : 128; }
+PLAIT_HD constexpr i32 prefill_query_stages(i32 head_dim) { return head_dim > 128 ? 1 : 2; }
+PLAIT_HD constexpr i32 decode_warps(i32 head_dim) { return head_dim > 128 ? 4 : 8; }
+PLAIT_HD constexpr i32 decode_slots(i32 head_dim) { return head_dim > 64 ? 3 : 6; }  // per warp
 
 }  // namespace plait::device::hopper

@@ -6,8 +6,12 @@
 namespace plait::device::hopper {
 
 struct Config : KernelConfig {
+  static constexpr DTypeCode kElement = kQDtype;
+  static constexpr i32 kHeadDim = kHeadDimQk;
+  static constexpr i32 kParts = kHeadDim / kPartDims;
   static constexpr i32 kSlots = kStages;
-  static_assert(kHeadDimQk == kHeadDim && kHeadDimVo == kHeadDim && kQTile == kDecodeRows);
+  static_assert(kHeadDim % kPartDims == 0 && kHeadDimVo == kHeadDim && kQTile == kDecodeRows);
+  static_assert(kKvDtype == kElement && kODtype == kElement);
   static_assert(!kPaged || kPageSize % kBlockTokens == 0);
 };
 

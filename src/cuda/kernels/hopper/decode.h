@@ -1,13 +1,15 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Decode on sm_90a: bf16, head dim 128, up to 16 fused rows per item, bound by reading KV once.
+// Decode on sm_90a: f16 and bf16, head dims 64, 128 and 256, up to 16 fused rows per item, bound by
+// reading KV once.
 //
-// Every warp runs its own pipeline: a ring of slots of 16 tokens (K and V, 8 KiB), filled by bulk
+// Every warp runs its own pipeline: a ring of slots of 16 tokens (K and V), filled by bulk
 // tensor copies that the warp's lane 0 starts as soon as the warp has read a slot. Warps meet only
 // at the end of an item, so nothing but the ring's depth decides how much memory traffic is in
-// flight: 8 warps x 3 slots are 192 KiB per SM, where about 40 KiB cover the latency of HBM at full
-// rate. The loading cursor crosses item boundaries; merging an item's eight warp states, loading
-// the next queries and reading the plan all happen while copies are under way.
+// flight: 8 warps x 3 slots (6 at head dim 64, 4 x 3 at 256) are 192 KiB per SM, where about 40 KiB
+// cover the latency of HBM at full rate. The loading cursor crosses item boundaries; merging an
+// item's eight warp states, loading the next queries and reading the plan all happen while copies
+// are under way.
 //
 // A page id outside the pool makes an out-of-range box, which the copy engine fills with NaN (the
 // tensor maps ask for that): the request's output is NaN and nothing else is touched.
@@ -21,21 +23,34 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// A config C has: i32 kWarps (a power of two), kSlots (per warp), kGroupSize, kPageSize (0: read at
-// run time); bool kPaged, kCausal, kWindow, kSoftCap, kMeasured.
+// A config C has: DTypeCode kElement; i32 kHeadDim, kParts (of 64 dims), kWarps (a power of two),
+// kSlots (per warp), kGroupSize, kPageSize (0: read at run time); bool kPaged, kCausal, kWindow,
+// kSoftCap, kMeasured.
 
 inline constexpr i32 kBlockTokens = kDecodeBlockTokens;
-inline constexpr u32 kHalfBytes = kBlockTokens * 128;  // 64 of 128 dims of a block
-inline constexpr u32 kBlockBytes = 2 * kHalfBytes;     // of K or of V
-inline constexpr u32 kSlotBytes = 2 * kBlockBytes;
+inline constexpr u32 kPartBytes = kBlockTokens * 128;  // 64 dims of a block
+template <class C>
+inline constexpr u32 kBlockBytes = C::kParts* kPartBytes;  // of K or of V
+template <class C>
+inline constexpr u32 kSlotBytes = 2 * kBlockBytes<C>;
 inline constexpr i32 kDecodeRows = 16;
 inline constexpr i32 kCachedWorks = 32;
 
+/// Queries that registers have no room for beside the output: [part of dim][row][64], swizzled.
 template <class C>
-struct DecodeShared {
-  alignas(1024) unsigned char slots[C::kWarps][C::kSlots][kSlotBytes];
-  WorkTable<kCachedWorks, C::kWarps> works;
-  float stat_max[C::kWarps][kDecodeRows];  // base 2; -inf: the warp saw no key
+inline constexpr bool kSharedQueries = C::kHeadDim > 128;
+template <class C, bool kShared = kSharedQueries<C>>
+struct QueryBuffer {};
+template <class C>
+struct QueryBuffer<C, true> {
+  alignas(1024) unsigned char queries[C::kParts * kDecodeRows * 128];
+};
+
+template <class C>
+struct DecodeShared : QueryBuffer<C> {
+  alignas(1024) unsigned char slots[C::kWarps][C::kSlots][kSlotBytes<C>];
+  WorkTable<kCachedWorks, C::kWarps, 2> works;  // read by the warp's loader, and as it computes
+  float stat_max[C::kWarps][kDecodeRows];       // base 2; -inf: the warp saw no key
   float stat_sum[C::kWarps][kDecodeRows];
   u32 state_address[C::kWarps];  // where the warp parked its output state
   i32 merge_flags[C::kWarps * 32];
@@ -68,18 +83,19 @@ struct DecodeLoader {
   DecodeShared<C>& s;
   SliceRange slices;
   i32 warp, lane;
-  i32 slice, head_left, head;
+  i32 slice, head;
   i32 first_slot, num_blocks, phase;  // phase: blocks of all earlier items, modulo kWarps
   i32 block;                          // next block of this warp in the item
   i32 batch_begin, ids;
-  Work w;
+  const Work* w;
 
   PLAIT_DEVICE DecodeLoader(const Params& params, DecodeShared<C>& shared, SliceRange range)
       : p(params), s(shared), slices(range) {
     warp = static_cast<i32>(threadIdx.x) / 32;
     lane = static_cast<i32>(threadIdx.x) & 31;
     slice = range.first - 1;
-    head_left = 0;
+    w = s.works.works;  // any with a last head
+    head = 0x7FFFFFFE;
     first_slot = 0;
     num_blocks = 0;
     phase = 0;
@@ -94,16 +110,12 @@ struct DecodeLoader {
   PLAIT_DEVICE void next_item() {
     do {
       phase = (phase + num_blocks) & (C::kWarps - 1);
-      if (--head_left > 0) {
-        ++head;
-      } else {
+      if (++head >= w->head + w->count) {
         if (++slice >= slices.last) return;
-        const i32 at = slice - slices.first;  // not `get`: the consumer's work may be the spare one
-        w = at < kCachedWorks ? s.works.works[at] : load_work(p, slice);
-        head_left = w.count;
-        head = w.head;
+        w = &s.works.get(p, slices, slice, 1);
+        head = w->head;
       }
-      const BlockRange blocks = block_range<C>(w);
+      const BlockRange blocks = block_range<C>(*w);
       first_slot = blocks.first_slot;
       num_blocks = blocks.count;
       block = (warp - phase) & (C::kWarps - 1);
@@ -117,7 +129,7 @@ struct DecodeLoader {
       const i32 mine = block + lane * C::kWarps;
       ids = 0;
       if (mine < num_blocks) {
-        ids = load_page_id(p, w, (first_slot + mine * kBlockTokens) / page_size<C>(p));
+        ids = load_page_id(p, *w, (first_slot + mine * kBlockTokens) / page_size<C>(p));
       }
     }
   }
@@ -131,14 +143,14 @@ struct DecodeLoader {
       page = __shfl_sync(~0U, ids, (block - batch_begin) / C::kWarps);
       token = (first_slot + block * kBlockTokens) % page_size<C>(p);
     } else {
-      token = w.page_begin + first_slot + block * kBlockTokens;
+      token = w->page_begin + first_slot + block * kBlockTokens;
     }
     const u32 full = shared_address(&s.full[warp][slot]);
     const u32 data = shared_address(s.slots[warp][slot]);
     if (lane == 0) {
-      mbarrier_arrive_expect(full, kSlotBytes);
+      mbarrier_arrive_expect(full, kSlotBytes<C>);
       tma_load_5d(data, k_map, full, 0, token, 0, head, page, kL2EvictFirst);
-      tma_load_5d(data + kBlockBytes, v_map, full, 0, token, 0, head, page, kL2EvictFirst);
+      tma_load_5d(data + kBlockBytes<C>, v_map, full, 0, token, 0, head, page, kL2EvictFirst);
     }
     __syncwarp();
     block += C::kWarps;
@@ -151,62 +163,105 @@ struct DecodeLoader {
 };
 
 /// A warp's softmax state over 16 rows: thread t holds rows t / 4 and t / 4 + 8.
+template <class C>
 struct DecodeState {
-  FragmentC o[16];
+  FragmentC o[C::kHeadDim / 8];
   float max[2];
   float sum[2];  // this thread's columns only
 
   PLAIT_DEVICE void clear() {
 #pragma unroll
-    for (i32 i = 0; i < 16; ++i) o[i] = FragmentC{};
+    for (i32 i = 0; i < C::kHeadDim / 8; ++i) o[i] = FragmentC{};
     max[0] = max[1] = neg_inf();
     sum[0] = sum[1] = 0.0F;
   }
 };
 
-/// Query rows as the A operand of 8 steps along the head dim.
+/// Query rows as the A operands of the steps along the head dim.
 template <class C>
-PLAIT_DEVICE void load_queries(FragmentA (&q)[8], const Params& p, const Work& w, i32 kv_head) {
-  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+struct Queries {
+  FragmentA held[kSharedQueries<C> ? 1 : C::kHeadDim / 16];
+
+  /// By all warps.
+  PLAIT_DEVICE void load(const Params& p, DecodeShared<C>& s, const Work& w, i32 kv_head) {
+    if constexpr (kSharedQueries<C>) {
+      constexpr i32 kChunks = C::kHeadDim / 8;  // of 16 bytes
+      for (i32 i = static_cast<i32>(threadIdx.x); i < kDecodeRows * kChunks; i += C::kWarps * 32) {
+        const i32 row = i / kChunks;
+        const u32 chunk = static_cast<u32>(i % kChunks);
+        const u32 to = shared_address(s.queries) + chunk / 8 * kPartBytes +
+                       swizzle128(static_cast<u32>(row), chunk % 8);
+        if (row < w.num_fused_rows) {
+          const RowHead at = row_head<C>(p, w.fused_row_begin + row, kv_head);
+          const u16* from = static_cast<const u16*>(p.q) + at.row * p.q_stride_row +
+                            at.head * p.q_stride_head + chunk * 8;
+          store_shared16(to, __ldg(reinterpret_cast<const uint4*>(from)));
+        } else {
+          store_shared_zero16(to);
+        }
+      }
+      named_barrier_sync(1, C::kWarps * 32);
+    } else {
+      const i32 lane = static_cast<i32>(threadIdx.x) & 31;
 #pragma unroll
-  for (i32 half = 0; half < 2; ++half) {
-    const i32 row = lane / 4 + 8 * half;
-    const bool valid = row < w.num_fused_rows;
-    const i32 fused = w.fused_row_begin + (valid ? row : 0);
-    const RowHead at = row_head<C>(p, fused, kv_head);
-    const u32* src =
-        reinterpret_cast<const u32*>(static_cast<const u16*>(p.q) + at.row * p.q_stride_row +
-                                     at.head * p.q_stride_head) +
-        (lane & 3);
+      for (i32 half = 0; half < 2; ++half) {
+        const i32 row = lane / 4 + 8 * half;
+        const bool valid = row < w.num_fused_rows;
+        const i32 fused = w.fused_row_begin + (valid ? row : 0);
+        const RowHead at = row_head<C>(p, fused, kv_head);
+        const u32* src =
+            reinterpret_cast<const u32*>(static_cast<const u16*>(p.q) + at.row * p.q_stride_row +
+                                         at.head * p.q_stride_head) +
+            (lane & 3);
 #pragma unroll
-    for (i32 step = 0; step < 8; ++step) {
-      q[step].word[half] = valid ? __ldg(src + step * 8) : 0U;
-      q[step].word[half + 2] = valid ? __ldg(src + step * 8 + 4) : 0U;
+        for (i32 step = 0; step < C::kHeadDim / 16; ++step) {
+          held[step].word[half] = valid ? __ldg(src + step * 8) : 0U;
+          held[step].word[half + 2] = valid ? __ldg(src + step * 8 + 4) : 0U;
+        }
+      }
     }
   }
-}
 
-/// s[n][...]: logits (unscaled) of tokens 8 n .. 8 n + 7 of a block.
-PLAIT_DEVICE void block_logits(float (&s)[2][4], const FragmentA (&q)[8], u32 k_address) {
+  PLAIT_DEVICE FragmentA at(DecodeShared<C>& s, u32 step) const {
+    if constexpr (kSharedQueries<C>) {
+      const u32 lane = threadIdx.x & 31;
+      FragmentA a;
+      load_matrices(a.word, shared_address(s.queries) + (step >> 2) * kPartBytes +
+                                swizzle128(lane & 15, (step & 3) * 2 + (lane >> 4)));
+      return a;
+    } else {
+      return held[step];
+    }
+  }
+};
+
+/// logits[n][...]: those (unscaled) of tokens 8 n .. 8 n + 7 of a block.
+template <class C>
+PLAIT_DEVICE void block_logits(float (&logits)[2][4], DecodeShared<C>& s, const Queries<C>& q,
+                               u32 k_address) {
+  constexpr u32 kSteps = C::kHeadDim / 16;
   const u32 lane = threadIdx.x & 31;
   const u32 token = (lane & 7) + ((lane >> 4) << 3);
   FragmentC acc[2][2] = {};  // two chains per 8 tokens, to shorten the dependency
 #pragma unroll
-  for (u32 step = 0; step < 8; ++step) {
+  for (u32 step = 0; step < kSteps; ++step) {
     const u32 chunk = (step & 3) * 2 + ((lane >> 3) & 1);
+    const u32 chain = step / (kSteps / 2);
     u32 b[4];
-    load_matrices(b, k_address + (step >> 2) * kHalfBytes + swizzle128(token, chunk));
-    multiply_add<DTypeCode::kBF16>(acc[step >> 2][0], q[step], FragmentB{b[0], b[1]});
-    multiply_add<DTypeCode::kBF16>(acc[step >> 2][1], q[step], FragmentB{b[2], b[3]});
+    load_matrices(b, k_address + (step >> 2) * kPartBytes + swizzle128(token, chunk));
+    const FragmentA a = q.at(s, step);
+    multiply_add<C::kElement>(acc[chain][0], a, FragmentB{b[0], b[1]});
+    multiply_add<C::kElement>(acc[chain][1], a, FragmentB{b[2], b[3]});
   }
 #pragma unroll
   for (i32 j = 0; j < 2; ++j)
 #pragma unroll
-    for (i32 e = 0; e < 4; ++e) s[j][e] = acc[0][j].x[e] + acc[1][j].x[e];
+    for (i32 e = 0; e < 4; ++e) logits[j][e] = acc[0][j].x[e] + acc[1][j].x[e];
 }
 
 /// state += softmax step over one block, given scaled logits in base 2.
-PLAIT_DEVICE void block_update(DecodeState& st, const float (&s)[2][4], u32 v_address) {
+template <class C>
+PLAIT_DEVICE void block_update(DecodeState<C>& st, const float (&s)[2][4], u32 v_address) {
   const u32 lane = threadIdx.x & 31;
   FragmentA a;
   float factor[2];
@@ -226,12 +281,12 @@ PLAIT_DEVICE void block_update(DecodeState& st, const float (&s)[2][4], u32 v_ad
     const float p2 = fast_exp2(s[1][2 * r] - base);
     const float p3 = fast_exp2(s[1][2 * r + 1] - base);
     st.sum[r] = st.sum[r] * factor[r] + ((p0 + p1) + (p2 + p3));
-    a.word[r] = pack_bf16(p0, p1);
-    a.word[r + 2] = pack_bf16(p2, p3);
+    a.word[r] = pack<C>(p0, p1);
+    a.word[r + 2] = pack<C>(p2, p3);
   }
   if (__any_sync(~0U, moved)) {
 #pragma unroll
-    for (i32 i = 0; i < 16; ++i) {
+    for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
       st.o[i].x[0] *= factor[0];
       st.o[i].x[1] *= factor[0];
       st.o[i].x[2] *= factor[1];
@@ -240,20 +295,23 @@ PLAIT_DEVICE void block_update(DecodeState& st, const float (&s)[2][4], u32 v_ad
   }
   const u32 token = lane & 15;
 #pragma unroll
-  for (u32 pair = 0; pair < 8; ++pair) {
+  for (u32 pair = 0; pair < C::kHeadDim / 16; ++pair) {
     const u32 chunk = (pair & 3) * 2 + (lane >> 4);
     u32 b[4];
-    load_matrices_transposed(b, v_address + (pair >> 2) * kHalfBytes + swizzle128(token, chunk));
-    multiply_add<DTypeCode::kBF16>(st.o[2 * pair], a, FragmentB{b[0], b[1]});
-    multiply_add<DTypeCode::kBF16>(st.o[2 * pair + 1], a, FragmentB{b[2], b[3]});
+    load_matrices_transposed(b, v_address + (pair >> 2) * kPartBytes + swizzle128(token, chunk));
+    multiply_add<C::kElement>(st.o[2 * pair], a, FragmentB{b[0], b[1]});
+    multiply_add<C::kElement>(st.o[2 * pair + 1], a, FragmentB{b[2], b[3]});
   }
 }
 
 /// float2 index of (row, pair of columns) in a parked state, swizzled against bank conflicts.
-PLAIT_DEVICE u32 parked_index(u32 row, u32 pair) { return row * 64 + (pair ^ ((row & 3) << 2)); }
+template <class C>
+PLAIT_DEVICE u32 parked_index(u32 row, u32 pair) {
+  return row * (C::kHeadDim / 2) + (pair ^ ((row & 3) << 2));
+}
 
 template <class C>
-PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState& st, i32 warp, i32 num_rows,
+PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState<C>& st, i32 warp, i32 num_rows,
                              bool has_blocks, unsigned char* slot) {
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
 #pragma unroll
@@ -268,8 +326,8 @@ PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState& st, i32 warp, i32 
     if (has_blocks && row < num_rows) {
       float2* out = reinterpret_cast<float2*>(slot);
 #pragma unroll
-      for (i32 i = 0; i < 16; ++i) {
-        out[parked_index(static_cast<u32>(row), static_cast<u32>(i * 4 + (lane & 3)))] =
+      for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
+        out[parked_index<C>(static_cast<u32>(row), static_cast<u32>(i * 4 + (lane & 3)))] =
             float2{st.o[i].x[2 * r], st.o[i].x[2 * r + 1]};
       }
     }
@@ -282,9 +340,10 @@ template <class C>
 PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w, i32 kv_head) {
   const i32 tid = static_cast<i32>(threadIdx.x);
   const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
-  for (i32 index = tid; index < w.num_fused_rows * 32; index += C::kWarps * 32) {
-    const i32 row = index / 32;
-    const i32 quad = index & 31;
+  constexpr i32 kQuads = C::kHeadDim / 4;
+  for (i32 index = tid; index < w.num_fused_rows * kQuads; index += C::kWarps * 32) {
+    const i32 row = index / kQuads;
+    const i32 quad = index % kQuads;
     float best = neg_inf();
 #pragma unroll
     for (i32 i = 0; i < C::kWarps; ++i) best = fmaxf(best, s.stat_max[i][row]);
@@ -298,7 +357,7 @@ PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w,
       const float weight = fast_exp2(s.stat_max[i][row] - base);
       const uint4 raw = load_shared16(
           s.state_address[i] +
-          parked_index(static_cast<u32>(row), static_cast<u32>(quad) * 2) * sizeof(float2));
+          parked_index<C>(static_cast<u32>(row), static_cast<u32>(quad) * 2) * sizeof(float2));
       total += weight * l;
       sum.x += weight * __uint_as_float(raw.x);
       sum.y += weight * __uint_as_float(raw.y);
@@ -312,19 +371,21 @@ PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w,
       write_output4<C>(p, w.fused_row_begin + row, kv_head, quad * 4, o, lse);
     } else {
       const i64 out = state_row + row;
-      __stcg(reinterpret_cast<float4*>(p.state_o + out * kHeadDim) + quad, o);
+      __stcg(reinterpret_cast<float4*>(p.state_o + out * C::kHeadDim) + quad, o);
       if (quad == 0) __stcg(p.state_lse + out, lse);
     }
   }
 }
 
 /// Rows of V that no row of the item sees may hold anything, NaN included: makes them zero.
+template <class C>
 PLAIT_DEVICE void clear_v_rows(u32 v_address, i32 first, i32 last) {
+  constexpr i32 kChunks = C::kParts * 8;  // of 16 bytes
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
-  for (i32 i = lane; i < kBlockTokens * 16; i += 32) {
-    const i32 row = i / 16;
+  for (i32 i = lane; i < kBlockTokens * kChunks; i += 32) {
+    const i32 row = i / kChunks;
     if (row >= first && row < last) continue;
-    store_shared_zero16(v_address + static_cast<u32>((i & 15) / 8) * kHalfBytes +
+    store_shared_zero16(v_address + static_cast<u32>(i % kChunks / 8) * kPartBytes +
                         static_cast<u32>(row) * 128 + static_cast<u32>(i & 7) * 16);
   }
   __syncwarp();
@@ -355,9 +416,9 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
   i32 slot = 0;
   u32 parity = 0;
   i32 phase = 0;
-  DecodeState state;
+  DecodeState<C> state;
   LogitsHook<C> hook;
-  FragmentA q[8];
+  Queries<C> q;
   for (i32 index = slices.first; index < slices.last; ++index) {
     const Work& w = s.works.get(p, slices, index);
     const BlockRange blocks = block_range<C>(w);
@@ -374,7 +435,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
     const i32 full_end = ranged ? w.full_end : w.kv_end;
 
     for (i32 kv_head = w.head; kv_head < w.head + w.count; ++kv_head) {
-      load_queries<C>(q, p, w, kv_head);
+      q.load(p, s, w, kv_head);
       hook.start_head(p, kv_head);
       const auto tile_hook = hook.start_tile(p, kv_head);
       state.clear();
@@ -388,7 +449,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
         const u32 data = shared_address(s.slots[warp][slot]);
         const i32 begin = slot0 + block * kBlockTokens;
         float logits[2][4];
-        block_logits(logits, q, data);
+        block_logits<C>(logits, s, q, data);
 #pragma unroll
         for (i32 n = 0; n < 2; ++n)
 #pragma unroll
@@ -404,11 +465,11 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
               if (at < range[e >> 1].begin || at >= range[e >> 1].end) logits[n][e] = neg_inf();
             }
           if (begin < w.kv_begin || begin + kBlockTokens > w.kv_end) {
-            clear_v_rows(data + kBlockBytes, w.kv_begin - begin, w.kv_end - begin);
+            clear_v_rows<C>(data + kBlockBytes<C>, w.kv_begin - begin, w.kv_end - begin);
             fence_async_shared();
           }
         }
-        block_update(state, logits, data + kBlockBytes);
+        block_update<C>(state, logits, data + kBlockBytes<C>);
         __syncwarp();
         const i32 done = slot;
         if (++slot == C::kSlots) {

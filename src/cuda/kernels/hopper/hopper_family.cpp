@@ -21,10 +21,8 @@ namespace {
 using device::hopper::HopperParams;
 using device::hopper::TensorMap;
 
-constexpr int kHeadDim = 128;
 constexpr int kDecodeRows = 16;
 constexpr int kPrefillRows = 128;
-constexpr int kDecodeChunk = 128;  // one block per warp
 
 std::int32_t cost_units(double ns) {
   return static_cast<std::int32_t>(std::clamp(std::round(ns * 16.0), 1.0, 1e8));
@@ -35,22 +33,24 @@ std::int32_t cost_units(double ns) {
 constexpr std::int32_t kDecodeHeadroom = 26;
 
 /// Costs as measured on an H200 (docs/perf-log.md), scaled by the device's rates.
-CostModel decode_cost(const DeviceFacts& facts) {
+CostModel decode_cost(const DeviceFacts& facts, int head_dim) {
   // A worker's share of memory bandwidth: two transfers a clock, nine tenths of which arrive.
   const double bytes_per_ns =
       0.9 * 2.0 * facts.memory_clock_khz * 1e-6 * facts.memory_bus_bits / 8.0 / facts.sm_count;
   CostModel cost;
   cost.per_item = cost_units(1200.0);
   cost.per_tile = 0;
-  cost.per_kv_token = cost_units(kHeadDim * 2 * 2 / std::max(bytes_per_ns, 1.0));
+  cost.per_kv_token = cost_units(head_dim * 2 * 2 / std::max(bytes_per_ns, 1.0));
   cost.per_state_row = cost_units(30.0);
   cost.headroom = kDecodeHeadroom;
   return cost;
 }
 
-CostModel prefill_cost(const DeviceFacts& facts) {
-  // 2048 clocks of the tensor cores per tile of 128 x 128, at what power lets the clock be.
-  const double tile_ns = 3200.0 / std::max(facts.clock_khz * 1e-6, 0.1);
+CostModel prefill_cost(const DeviceFacts& facts, int head_dim) {
+  // 2048 clocks of the tensor cores per tile of 128 x 128, or 128 x 64 of 256 dims, at what power
+  // lets the clock be. With 64 dims the exponentials take as long as the products.
+  const double clocks = head_dim > 64 ? 3200.0 : 2300.0;
+  const double tile_ns = clocks / std::max(facts.clock_khz * 1e-6, 0.1);
   CostModel cost;
   cost.per_item = cost_units(2500.0);
   cost.per_tile = cost_units(tile_ns);
@@ -75,13 +75,13 @@ struct Axis {
 constexpr CuTensorMapL2Promotion kPromotion = CuTensorMapL2Promotion::k128B;
 
 /// A map over 2-byte elements whose innermost axis is 64 contiguous ones.
-void encode_map(const ParameterRequest& from, TensorMap* out, const char* field,
+void encode_map(const ParameterRequest& from, TensorMap* out, const char* field, DType dtype,
                 const void* address, const std::array<Axis, 4>& axes, bool nan_outside) {
   constexpr std::int64_t kLargestStride = std::int64_t{1} << 39;  // elements: 2^40 bytes
   TensorMapRequest request;
   request.address = address;
   request.extents[0] = request.box[0] = 64;
-  request.type = CuTensorMapDataType::kBF16;
+  request.type = dtype == DType::kF16 ? CuTensorMapDataType::kF16 : CuTensorMapDataType::kBF16;
   request.promotion = kPromotion;
   request.outside = nan_outside ? CuTensorMapOobFill::kNan : CuTensorMapOobFill::kZero;
   for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -113,13 +113,16 @@ class HopperFamily final : public FamilyHooks {
   }
 
   std::string decline(const AttentionSpec& spec, const DeviceFacts&) const override {
-    if (spec.head_dim_qk != kHeadDim || spec.head_dim_vo != kHeadDim) {
+    if (spec.head_dim_qk != spec.head_dim_vo ||
+        (spec.head_dim_qk != 64 && spec.head_dim_qk != 128 && spec.head_dim_qk != 256)) {
       return "head dims " + std::to_string(spec.head_dim_qk) + " / " +
-             std::to_string(spec.head_dim_vo) + " are not 128 / 128";
+             std::to_string(spec.head_dim_vo) + " are not 64, 128 or 256, both the same";
     }
-    if (spec.q_dtype != DType::kBF16 || spec.kv_dtype != DType::kBF16 ||
-        spec.o_dtype != DType::kBF16) {
-      return "a dtype is not bf16";
+    if ((spec.q_dtype != DType::kBF16 && spec.q_dtype != DType::kF16) ||
+        spec.kv_dtype != spec.q_dtype || spec.o_dtype != spec.q_dtype) {
+      return "dtypes " + std::string(to_string(spec.q_dtype)) + " / " +
+             std::string(to_string(spec.kv_dtype)) + " / " + std::string(to_string(spec.o_dtype)) +
+             " of q, kv and o are not all bf16 or all f16";
     }
     const int group = spec.group_size();
     if (group > device::hopper::kMaxGroupSize ||
@@ -147,12 +150,16 @@ class HopperFamily final : public FamilyHooks {
     return {};
   }
 
-  PlanTarget target(const AttentionSpec&, const Policy&, const DeviceFacts& facts) const override {
+  PlanTarget target(const AttentionSpec& spec, const Policy&,
+                    const DeviceFacts& facts) const override {
+    const int head_dim = spec.head_dim_qk;
+    const int chunk = device::hopper::decode_warps(head_dim) * device::hopper::kDecodeBlockTokens;
     PlanTarget target;
     target.num_workers = facts.sm_count;
     target.num_classes = 2;
-    target.classes[0] = {kDecodeRows, kDecodeChunk, decode_cost(facts)};
-    target.classes[1] = {kPrefillRows, device::hopper::kPrefillTileTokens, prefill_cost(facts)};
+    target.classes[0] = {kDecodeRows, chunk, decode_cost(facts, head_dim)};
+    target.classes[1] = {kPrefillRows, device::hopper::prefill_tile_tokens(head_dim),
+                         prefill_cost(facts, head_dim)};
     return target;
   }
 
@@ -165,14 +172,15 @@ class HopperFamily final : public FamilyHooks {
     key.op = decode ? KernelOp::kDecode : KernelOp::kPrefill;
     key.head_dim_qk = narrow(spec.head_dim_qk);
     key.head_dim_vo = narrow(spec.head_dim_vo);
+    key.q_dtype = key.kv_dtype = key.o_dtype = spec.q_dtype;
     key.q_tile = narrow(request.tile.q_tile);
     key.kv_tile = narrow(request.tile.kv_tile);
     key.page_size = narrow(spec.kv_kind == KvKind::kRagged ? 1 : spec.page_size);
     key.group_size = narrow(spec.group_size());
     key.variant = narrow(spec.logits_soft_cap > 0.0 ? kVariantSoftCap : 0);
     key.mode = narrow(request.measured ? kModeMeasured : 0);
-    key.stages = narrow(decode ? 3 : 2);
-    key.warps = narrow(decode ? 8 : 12);
+    key.stages = narrow(decode ? device::hopper::decode_slots(spec.head_dim_qk) : 2);
+    key.warps = narrow(decode ? device::hopper::decode_warps(spec.head_dim_qk) : 12);
     key.kv_access = spec.kv_kind == KvKind::kRagged ? KvAccess::kRagged : KvAccess::kPaged;
     key.mask = static_cast<std::uint8_t>((spec.mask == MaskKind::kCausal ? kMaskCausal : 0) |
                                          (spec.window_left >= 0 ? kMaskWindow : 0));
@@ -192,35 +200,38 @@ class HopperFamily final : public FamilyHooks {
     params->common = p;
 
     const bool decode = request.kernel->tile.q_tile == kDecodeRows;
-    const int tile =
-        decode ? device::hopper::kDecodeBlockTokens : device::hopper::kPrefillTileTokens;
+    const int tile = decode ? device::hopper::kDecodeBlockTokens
+                            : device::hopper::prefill_tile_tokens(spec.head_dim_qk);
     const bool paged = spec.kv_kind == KvKind::kPaged;
     const auto box =
         static_cast<std::uint32_t>(device::hopper::box_tokens(paged, spec.page_size, tile));
     const auto group = static_cast<std::uint32_t>(p.group_size);
-    const Axis halves{2, 64, 2};
+    constexpr int kPart = device::hopper::kPartDims;
+    const int parts = spec.head_dim_qk / kPart;
+    const auto all_parts = static_cast<std::uint32_t>(parts);
     if (!decode) {
       encode_map(
-          request, &params->q_map, "q", address_or_any(p.q, p),
+          request, &params->q_map, "q", spec.q_dtype, address_or_any(p.q, p),
           {Axis{p.group_size, p.q_stride_head, group}, Axis{kUnbounded, p.q_stride_row, 64 / group},
-           halves, Axis{p.num_kv_heads, p.q_stride_head * p.group_size, 1}},
+           Axis{parts, kPart, all_parts}, Axis{p.num_kv_heads, p.q_stride_head * p.group_size, 1}},
           false);
     }
     const Axis tokens{paged ? spec.page_size : kUnbounded, 0, box};
     const Axis pages{paged ? p.pool_extent : 1, 0, 1};
     const auto encode_pool = [&](TensorMap* map, const char* field, const void* address,
                                  std::int64_t page, std::int64_t slot, std::int64_t head,
-                                 std::uint32_t half_box) {
-      encode_map(request, map, field, address_or_any(address, p),
-                 {Axis{tokens.extent, slot, tokens.box}, Axis{2, 64, half_box},
+                                 std::uint32_t box_parts) {
+      encode_map(request, map, field, spec.kv_dtype, address_or_any(address, p),
+                 {Axis{tokens.extent, slot, tokens.box}, Axis{parts, kPart, box_parts},
                   Axis{p.num_kv_heads, head, 1}, Axis{pages.extent, page, 1}},
                  true);
     };
-    // Prefill copies the halves of K apart unless a whole tile is one box: see prefill.h.
+    // Prefill copies the parts of K apart unless a whole tile is one box: see prefill.h.
     const bool split_k = !decode && static_cast<int>(box) < tile;
     encode_pool(&params->k_map, "k", p.k, p.k_stride_page, p.k_stride_slot, p.k_stride_head,
-                split_k ? 1 : 2);
-    encode_pool(&params->v_map, "v", p.v, p.v_stride_page, p.v_stride_slot, p.v_stride_head, 2);
+                split_k ? 1 : all_parts);
+    encode_pool(&params->v_map, "v", p.v, p.v_stride_page, p.v_stride_slot, p.v_stride_head,
+                all_parts);
     return sizeof(HopperParams);
   }
 

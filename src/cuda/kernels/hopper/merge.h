@@ -13,8 +13,6 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-inline constexpr i32 kHeadDim = 128;
-
 /// Natural-log lse of a row whose maximum `m` and sum `l` are in base 2.
 PLAIT_DEVICE float natural_lse(float m, float l) {
   return l == 0.0F ? neg_inf() : (m + fast_log2(l)) * kLn2;
@@ -31,8 +29,8 @@ PLAIT_DEVICE void write_output4(const Params& p, i32 fused_row, i32 kv_head, i32
   } else {
     const float f = p.sink == nullptr ? 1.0F : sink_factor<DeviceMath>(lse, p.sink[at.head]);
     uint2 packed;
-    packed.x = pack_bf16(value.x * f, value.y * f);
-    packed.y = pack_bf16(value.z * f, value.w * f);
+    packed.x = pack<C>(value.x * f, value.y * f);
+    packed.y = pack<C>(value.z * f, value.w * f);
     __stcg(reinterpret_cast<uint2*>(static_cast<u16*>(p.o) + offset), packed);
   }
   if (column == 0 && p.lse != nullptr) {
@@ -45,7 +43,8 @@ PLAIT_DEVICE void write_output4(const Params& p, i32 fused_row, i32 kv_head, i32
 template <class C>
 PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs, i32 head_index,
                             i32 row_in_merge, i32 fused_row, i32 kv_head) {
-  constexpr i32 kInFlight = C::kQTile > 16 ? 4 : 8;  // large tiles leave few registers
+  constexpr i32 kPasses = ceil_div(C::kHeadDim, 128);            // of four elements per lane
+  constexpr i32 kInFlight = (C::kQTile > 16 ? 4 : 8) / kPasses;  // large tiles leave few registers
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
   i32 state_row = 0;  // lane i: of state base + i
   float state_lse = neg_inf();
@@ -56,13 +55,18 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
     state_row = ref.state_row + head_index * ref.head_stride + row_in_merge;
     state_lse = __ldcg(p.state_lse + state_row);
   };
-  float4 values[kInFlight];
+  const auto column = [&](i32 pass) { return pass * 128 + lane * 4; };
+  float4 values[kInFlight][kPasses];
   const auto load_states = [&](i32 first, i32 count) {
 #pragma unroll
     for (i32 i = 0; i < kInFlight; ++i) {
       const i64 row = __shfl_sync(~0U, state_row, first + i);
-      if (first + i < count) {
-        values[i] = __ldcg(reinterpret_cast<const float4*>(p.state_o + row * kHeadDim) + lane);
+#pragma unroll
+      for (i32 pass = 0; pass < kPasses; ++pass) {
+        if (first + i < count && column(pass) < C::kHeadDim) {
+          values[i][pass] =
+              __ldcg(reinterpret_cast<const float4*>(p.state_o + row * C::kHeadDim + column(pass)));
+        }
       }
     }
   };
@@ -78,7 +82,7 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
   for (i32 d = 16; d > 0; d >>= 1) best = fmaxf(best, __shfl_xor_sync(~0U, best, d));
   const float offset = best == neg_inf() ? 0.0F : best;
 
-  float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
+  float4 sum[kPasses] = {};
   float total = 0.0F;
   for (i32 base = 0; base < num_refs; base += 32) {
     if (base > 0) load_refs(base);
@@ -91,20 +95,27 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
         const float w = __shfl_sync(~0U, weight, first + i);
         if (first + i >= count) continue;
         total += w;
-        if (w != 0.0F) {  // an empty state may hold anything; NaN weights pass
+        if (w == 0.0F) continue;  // an empty state may hold anything; NaN weights pass
+#pragma unroll
+        for (i32 pass = 0; pass < kPasses; ++pass) {
           // Spelled out: whichever kernel merges gives the same bits.
-          sum.x = __fmaf_rn(w, values[i].x, sum.x);
-          sum.y = __fmaf_rn(w, values[i].y, sum.y);
-          sum.z = __fmaf_rn(w, values[i].z, sum.z);
-          sum.w = __fmaf_rn(w, values[i].w, sum.w);
+          sum[pass].x = __fmaf_rn(w, values[i][pass].x, sum[pass].x);
+          sum[pass].y = __fmaf_rn(w, values[i][pass].y, sum[pass].y);
+          sum[pass].z = __fmaf_rn(w, values[i][pass].z, sum[pass].z);
+          sum[pass].w = __fmaf_rn(w, values[i][pass].w, sum[pass].w);
         }
       }
     }
   }
   const float inv = total == 0.0F ? 0.0F : 1.0F / total;
   const float lse = total == 0.0F ? neg_inf() : offset + DeviceMath::log(total);
-  write_output4<C>(p, fused_row, kv_head, lane * 4,
-                   float4{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv}, lse);
+#pragma unroll
+  for (i32 pass = 0; pass < kPasses; ++pass) {
+    if (column(pass) >= C::kHeadDim) continue;
+    const float4& o = sum[pass];
+    write_output4<C>(p, fused_row, kv_head, column(pass),
+                     float4{o.x * inv, o.y * inv, o.z * inv, o.w * inv}, lse);
+  }
 }
 
 /// All merges of the group, dealt to the warps of the grid: a launch of its own, for plans that

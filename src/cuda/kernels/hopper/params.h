@@ -13,8 +13,8 @@ struct alignas(64) TensorMap {
 
 /// The only parameter of a hopper kernel. All maps are rank 5 with 64 elements of a row (128 bytes,
 /// swizzled) as the innermost axis:
-///   q    [dim mod 64, head in group, query row, half of dim, kv head]
-///   k, v [dim mod 64, token in page, half of dim, kv head, page]; ragged: one page
+///   q    [dim mod 64, head in group, query row, part of dim, kv head]
+///   k, v [dim mod 64, token in page, part of dim, kv head, page]; ragged: one page
 /// K and V answer coordinates outside the pool with NaN.
 struct HopperParams {
   AttentionParams common;

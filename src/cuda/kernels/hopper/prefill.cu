@@ -6,12 +6,15 @@
 namespace plait::device::hopper {
 
 struct Config : KernelConfig {
+  static constexpr DTypeCode kElement = kQDtype;
+  static constexpr i32 kHeadDim = kHeadDimQk;
+  static constexpr i32 kParts = kHeadDim / kPartDims;
   static constexpr i32 kTileN = kKvTile;
-  static constexpr i32 kQStages = 2;
+  static constexpr i32 kQStages = prefill_query_stages(kHeadDim);
   static constexpr i32 kBox = box_tokens(kPaged, kPageSize, kTileN);
-  static_assert(kHeadDimQk == kHeadDim && kHeadDimVo == kHeadDim && kQTile == kPrefillRows);
+  static_assert(kHeadDim % kPartDims == 0 && kHeadDimVo == kHeadDim && kQTile == kPrefillRows);
+  static_assert(kKvDtype == kElement && kODtype == kElement);
   static_assert(kWarpgroupRows % kGroupSize == 0, "a box of queries holds whole groups");
-  static_assert(kTileN / kBox <= 32, "one box per lane");
 };
 
 }  // namespace plait::device::hopper

@@ -1,19 +1,22 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Prefill on sm_90a: bf16, head dim 128, query tiles of 128 fused rows, bound by the tensor cores.
+// Prefill on sm_90a: f16 and bf16, head dims 64, 128 and 256, query tiles of 128 fused rows, bound
+// by the tensor cores.
 //
-// Warpgroup 0 feeds shared memory by bulk tensor copies (three warps of it: one per half of K, one
-// for V; it hands its registers to the others), warpgroups 1 and 2 own 64 query rows each. Two
-// overlaps hide the exponentials: inside a warpgroup, Q K^T of the next tile and P V of this one
-// run while the softmax of the next tile waits only for the first; between the warpgroups, named
-// barriers let one issue its products while the other computes exponentials. KV tiles go from last
-// to first, so that the masked ones come first and the loop that matters has no mask.
+// Warpgroup 0 feeds shared memory by bulk tensor copies (three warps of it: two for K, one for V;
+// it hands its registers to the others), warpgroups 1 and 2 own 64 query rows each. Two overlaps
+// hide the exponentials: inside a warpgroup, Q K^T of the next tile and P V of this one run while
+// the softmax of the next tile waits only for the first; between the warpgroups, named barriers let
+// one issue its products while the other computes exponentials. KV tiles go from last to first, so
+// that the masked ones come first and the loop that matters has no mask.
 //
-// Pages: a box never leaves its page, so a tile is kTileN / kBox boxes of V and twice as many of K,
-// whose rows wgmma wants at one stride through the whole tile. Starting a copy costs the issuing
-// warp tens of cycles, hence several warps. Tokens past the item's last are fetched with page id
-// -1, which the copy engine answers with NaN; logits there are masked and rows of V are made zero
-// before use.
+// A row of q, k or v is 1, 2 or 4 parts of 64 elements, each of which is a row of a swizzled box.
+//
+// Pages: a box never leaves its page, so a tile is kTileN / kBox boxes of V and, for each part, as
+// many of K, whose rows wgmma wants at one stride through the whole tile. Starting a copy costs the
+// issuing warp tens of cycles, hence several warps. Tokens past the item's last are fetched with
+// page id -1, which the copy engine answers with NaN; logits there are masked and rows of V are
+// made zero before use.
 #pragma once
 
 #include "cuda/kernels/device/wgmma.h"
@@ -24,17 +27,18 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// A config C has: i32 kTileN (tokens: 128), kBox (tokens per box of the K and V maps:
-// divides kTileN and the page size; kTileN if ragged), kStages (of K and of V), kQStages,
-// kGroupSize, kPageSize (0: read at run time); bool kPingPong, kPaged, kCausal, kWindow, kSoftCap,
-// kAlibi.
+// A config C has: DTypeCode kElement; i32 kHeadDim, kParts (of 64 dims), kTileN (tokens), kBox
+// (tokens per box of the K and V maps: divides kTileN and the page size; kTileN if ragged), kStages
+// (of K and of V), kQStages, kGroupSize, kPageSize (0: read at run time); bool kPaged, kCausal,
+// kWindow, kSoftCap, kMeasured.
 
 inline constexpr i32 kWarpgroupRows = 64;
 inline constexpr i32 kPrefillRows = 2 * kWarpgroupRows;
 inline constexpr i32 kPrefillThreads = 384;
 inline constexpr i32 kConsumerThreads = 256;
-inline constexpr u32 kQHalfBytes = kWarpgroupRows * 128;
-inline constexpr u32 kQBytes = 2 * kQHalfBytes;  // of one warpgroup
+inline constexpr u32 kQPartBytes = kWarpgroupRows * 128;
+template <class C>
+inline constexpr u32 kQBytes = C::kParts* kQPartBytes;  // of one warpgroup
 inline constexpr u32 kProducerRegisters = 56;
 inline constexpr u32 kConsumerRegisters = 224;
 inline constexpr u32 kMergeBarrier = 1;
@@ -44,12 +48,13 @@ inline constexpr i32 kPrefillCachedWorks = 64;
 
 template <class C>
 struct PrefillShared {
-  static constexpr u32 kHalfBytes = C::kTileN * 128;  // 64 of 128 dims of a tile
-  static constexpr u32 kTileBytes = 2 * kHalfBytes;
-  alignas(1024) unsigned char q[C::kQStages][2][kQBytes];
-  alignas(1024) unsigned char k[C::kStages][kTileBytes];  // [half of dim][token][64]
-  alignas(1024) unsigned char v[C::kStages][kTileBytes];  // [box][half of dim][token in box][64]
+  static constexpr u32 kPartBytes = C::kTileN * 128;
+  static constexpr u32 kTileBytes = C::kParts * kPartBytes;
+  alignas(1024) unsigned char q[C::kQStages][2][kQBytes<C>];
+  alignas(1024) unsigned char k[C::kStages][kTileBytes];  // [part of dim][token][64]
+  alignas(1024) unsigned char v[C::kStages][kTileBytes];  // [box][part of dim][token in box][64]
   WorkTable<kPrefillCachedWorks, kPrefillThreads / 32> works;
+  SliceRange slices;  // for the consumers, which have no registers to keep them in
   i32 merge_flags[kConsumerThreads];
   alignas(8) u64 q_full[C::kQStages];
   u64 q_empty[C::kQStages];
@@ -100,16 +105,16 @@ PLAIT_DEVICE i32 warpgroup_row(const Work& w, i32 group) {
 
 // ---- producers ------------------------------------------------------------------------------
 
-/// Where a lane's box of a tile lies: lane i copies box i.
+/// Where box `box` of a tile lies.
 struct BoxSource {
   i32 page, token;
 };
 template <class C>
-PLAIT_DEVICE BoxSource box_source(const Params& p, const Work& w, i32 tile_slot, i32 lane) {
+PLAIT_DEVICE BoxSource box_source(const Params& p, const Work& w, i32 tile_slot, i32 box) {
   if constexpr (C::kPaged) {
-    const i32 slot = tile_slot + lane * C::kBox;
+    const i32 slot = tile_slot + box * C::kBox;
     BoxSource source{-1, slot % page_size<C>(p)};
-    if (slot < w.kv_end && lane < C::kTileN / C::kBox) {
+    if (slot < w.kv_end) {
       source.page = load_page_id(p, w, slot / page_size<C>(p));
     }
     return source;
@@ -118,28 +123,33 @@ PLAIT_DEVICE BoxSource box_source(const Params& p, const Work& w, i32 tile_slot,
   }
 }
 
-/// K is one box per tile where a tile is contiguous, else its halves are copied apart.
+/// K is one box per tile where a tile is contiguous, else its parts are copied apart, by two warps.
 template <class C>
-inline constexpr bool kWholeK = C::kBox == C::kTileN;
+inline constexpr bool kWholeK = C::kBox == C::kTileN || C::kParts == 1;
 
-/// Producer warp 0 copies Q and the first half of K (or all of it), warp 1 copies V, warp 2 the
-/// second half of K: all tiles of all items, in the order in which they are read. One code path for
-/// the three: registers are scarce here.
+/// Producer warp 0 copies Q and the first half of K's parts (or all of K), warp 1 copies V, warp 2
+/// the other parts of K: all tiles of all items, in the order in which they are read. One code path
+/// for the three: registers are scarce here.
 template <class C>
 PLAIT_DEVICE void prefill_producer(const HopperParams& hp, PrefillShared<C>& s) {
-  constexpr u32 kHalfBytes = PrefillShared<C>::kHalfBytes;
+  constexpr u32 kPartBytes = PrefillShared<C>::kPartBytes;
+  constexpr u32 kTileBytes = PrefillShared<C>::kTileBytes;
   constexpr i32 kBoxes = C::kTileN / C::kBox;
+  constexpr i32 kWarpParts = kWholeK<C> ? 1 : C::kParts / 2;  // copies of K per box by one warp
+  static_assert(kBoxes * kWarpParts <= 32, "one copy per lane");
   const Params& p = hp.common;
   const i32 warp = static_cast<i32>(threadIdx.x) / 32;
   if (warp > (kWholeK<C> ? 1 : 2)) return;
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
   const bool is_v = warp == 1;
-  const bool both = is_v || kWholeK<C>;
-  const i32 half = warp == 2 ? 1 : 0;
-  const u32 bytes = both ? 2 * kHalfBytes : kHalfBytes;
+  const bool all_parts = is_v || kWholeK<C>;
+  const i32 box = lane % kBoxes;
+  const i32 part = all_parts ? 0 : warp / 2 * kWarpParts + lane / kBoxes;
+  const i32 copies = all_parts ? kBoxes : kBoxes * kWarpParts;
+  const u32 bytes = all_parts ? kTileBytes : kWarpParts * kPartBytes;
   const TensorMap* map = is_v ? &hp.v_map : &hp.k_map;
-  const u32 data = shared_address(is_v ? s.v[0] : s.k[0]) + static_cast<u32>(half) * kHalfBytes +
-                   static_cast<u32>(lane * C::kBox) * (both ? 256U : 128U);
+  const u32 data = shared_address(is_v ? s.v[0] : s.k[0]) + static_cast<u32>(part) * kPartBytes +
+                   static_cast<u32>(box * C::kBox) * (all_parts ? C::kParts * 128U : 128U);
   const u32 full = shared_address(is_v ? s.v_full : s.k_full);
   const u32 empty = shared_address(is_v ? s.v_empty : s.k_empty);
   const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
@@ -155,7 +165,7 @@ PLAIT_DEVICE void prefill_producer(const HopperParams& hp, PrefillShared<C>& s) 
         mbarrier_wait(shared_address(&s.q_empty[q_ring.stage]), q_ring.parity ^ 1);
         if (lane < 2) {
           const u32 q_full = shared_address(&s.q_full[q_ring.stage]);
-          if (lane == 0) mbarrier_arrive_expect(q_full, 2 * kQBytes);
+          if (lane == 0) mbarrier_arrive_expect(q_full, 2 * kQBytes<C>);
           const i32 row = (w.fused_row_begin + warpgroup_row(w, lane)) / group_size<C>(p);
           tma_load_5d(shared_address(s.q[q_ring.stage][lane]), &hp.q_map, q_full, 0, 0, row, 0,
                       head, kL2EvictFirst);
@@ -164,18 +174,18 @@ PLAIT_DEVICE void prefill_producer(const HopperParams& hp, PrefillShared<C>& s) 
         q_ring.advance();
       }
       i32 tile_slot = tiles.base + (tiles.count - 1) * C::kTileN;
-      BoxSource next = box_source<C>(p, w, tile_slot, lane);
+      BoxSource next = box_source<C>(p, w, tile_slot, box);
       for (i32 t = tiles.count; t > 0; --t) {
         const BoxSource source = next;
         tile_slot -= C::kTileN;
-        if (t > 1) next = box_source<C>(p, w, tile_slot, lane);  // its latency hides in the wait
+        if (t > 1) next = box_source<C>(p, w, tile_slot, box);  // its latency hides in the wait
         const u32 stage = static_cast<u32>(ring.stage);
         mbarrier_wait(empty + stage * 8, ring.parity ^ 1);
         if (lane == 0) mbarrier_arrive_expect(full + stage * 8, bytes);
         __syncwarp();
-        if (lane < kBoxes) {
-          tma_load_5d(data + stage * (2 * kHalfBytes), map, full + stage * 8, 0, source.token, half,
-                      head, source.page, kL2EvictLast);
+        if (lane < copies) {
+          tma_load_5d(data + stage * kTileBytes, map, full + stage * 8, 0, source.token, part, head,
+                      source.page, kL2EvictLast);
         }
         __syncwarp();
         ring.advance();
@@ -198,27 +208,26 @@ PLAIT_DEVICE void issue_logits(float (&s)[C::kTileN / 2], u64 q_desc, u64 k_desc
   pin_registers(s);
   wgmma_fence();
 #pragma unroll
-  for (u32 step = 0; step < 8; ++step) {
-    wgmma_ss_k(
-        s, advance_descriptor(q_desc, (step >> 2) * kQHalfBytes + (step & 3) * 32),
-        advance_descriptor(k_desc, (step >> 2) * PrefillShared<C>::kHalfBytes + (step & 3) * 32),
+  for (u32 step = 0; step < C::kHeadDim / 16; ++step) {
+    wgmma_ss_k<C::kElement>(
+        s, advance_descriptor(q_desc, (step >> 2) * kQPartBytes + (step & 3) * 32),
+        advance_descriptor(k_desc, (step >> 2) * PrefillShared<C>::kPartBytes + (step & 3) * 32),
         step != 0);
   }
   wgmma_commit();
 }
 
-/// o (+)= P V over one tile: issues and commits.
+/// o += P V over one tile: issues and commits.
 template <class C>
-PLAIT_DEVICE void issue_output(float (&o)[64], const u32 (&probabilities)[C::kTileN / 16][4],
-                               u64 v_desc, bool accumulate) {
+PLAIT_DEVICE void issue_output(float (&o)[C::kHeadDim / 2],
+                               const u32 (&probabilities)[C::kTileN / 16][4], u64 v_desc) {
   pin_registers(o);
   wgmma_fence();
 #pragma unroll
   for (u32 step = 0; step < C::kTileN / 16; ++step) {
     constexpr u32 kBox = C::kBox;
-    const u32 offset = step * 16 / kBox * (kBox * 256) + step * 16 % kBox * 128;
-    wgmma_rs_mn(o, probabilities[step], advance_descriptor(v_desc, offset),
-                accumulate || step != 0);
+    const u32 offset = step * 16 / kBox * (kBox * C::kParts * 128) + step * 16 % kBox * 128;
+    wgmma_rs_mn<C::kElement>(o, probabilities[step], advance_descriptor(v_desc, offset), true);
   }
   wgmma_commit();
 }
@@ -286,46 +295,153 @@ PLAIT_DEVICE void pack_tile(u32 (&probabilities)[C::kTileN / 16][4],
   for (i32 i = 0; i < C::kTileN / 16; ++i)
 #pragma unroll
     for (i32 e = 0; e < 4; ++e) {
-      probabilities[i][e] = pack_bf16(s[i * 8 + e * 2], s[i * 8 + e * 2 + 1]);
+      probabilities[i][e] = pack<C>(s[i * 8 + e * 2], s[i * 8 + e * 2 + 1]);
     }
 }
 
-PLAIT_DEVICE void rescale(float (&o)[64], const float (&factor)[2]) {
+template <i32 kCount>
+PLAIT_DEVICE void rescale(float (&o)[kCount], const float (&factor)[2]) {
 #pragma unroll
-  for (i32 i = 0; i < 64; ++i) o[i] *= factor[(i >> 1) & 1];
+  for (i32 i = 0; i < kCount; ++i) o[i] *= factor[(i >> 1) & 1];
 }
 
 /// Makes rows of V outside the item zero. Both warpgroups do it to the whole tile, each for itself.
 template <class C>
 PLAIT_DEVICE void clear_v_tile(u32 v_address, i32 first, i32 last, i32 group, i32 thread) {
   constexpr u32 kBox = C::kBox;
-  for (i32 i = thread; i < C::kTileN * 16; i += 128) {
-    const i32 row = i / 16;
+  constexpr i32 kChunks = C::kParts * 8;  // of 16 bytes
+#pragma unroll 1                          // registers are scarce, and edge tiles few
+  for (i32 i = thread; i < C::kTileN * kChunks; i += 128) {
+    const i32 row = i / kChunks;
     if (row >= first && row < last) continue;
     const u32 r = static_cast<u32>(row);
-    store_shared_zero16(v_address + r / kBox * (kBox * 256) +
-                        static_cast<u32>((i & 15) / 8) * (kBox * 128) + r % kBox * 128 +
+    store_shared_zero16(v_address + r / kBox * (kBox * C::kParts * 128) +
+                        static_cast<u32>(i % kChunks / 8) * (kBox * 128) + r % kBox * 128 +
                         static_cast<u32>(i & 7) * 16);
   }
   fence_async_shared();
   named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);
 }
 
-/// Finished rows of one warpgroup, 16 per warp; `release` is called when the query buffer, through
-/// which they are rearranged, is free.
+/// Whether finished rows are rearranged in the queries' buffer. Queries that have only one leave it
+/// as soon as the last logits are there, or the next ones would come late.
+template <class C>
+inline constexpr bool kStagedOutput = C::kQStages > 1;
+
+/// The 16 rows of a warp, `first` of them and later ones for the output, and what this thread's two
+/// are multiplied by.
+struct OutputRows {
+  i32 fused0, first, kv_head;
+  bool empty[2];  // no key seen
+  float scale[2];
+};
+/// Two neighbouring finished elements of row `r`, of columns 8 * block + 2 * (lane % 4) and next.
+template <i32 kCount>
+PLAIT_DEVICE float2 finished(const OutputRows& out, const float (&o)[kCount], i32 block, i32 r) {
+  if (out.empty[r]) return float2{0.0F, 0.0F};
+  return float2{o[block * 4 + r * 2] * out.scale[r], o[block * 4 + r * 2 + 1] * out.scale[r]};
+}
+template <class C, i32 kCount>
+PLAIT_DEVICE u32 packed(const OutputRows& out, const float (&o)[kCount], i32 block, i32 r) {
+  const float2 value = finished(out, o, block, r);
+  return pack<C>(value.x, value.y);
+}
+template <class C>
+PLAIT_DEVICE uint4* output_row(const Params& p, const OutputRows& out, i32 row) {
+  const RowHead at = row_head<C>(p, out.fused0 + row, out.kv_head);
+  return reinterpret_cast<uint4*>(static_cast<u16*>(p.o) + at.row * p.o_stride_row +
+                                  at.head * p.o_stride_head);
+}
+
+/// Rearranged in shared memory: a warp stores whole rows.
 template <class C, class Release>
-PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float (&o)[64],
-                             const RowState& rows, float exponent_scale, i32 group, u32 staging,
-                             Release&& release) {
+PLAIT_DEVICE void write_staged(const Params& p, const OutputRows& out,
+                               const float (&o)[C::kHeadDim / 2], i32 warp, u32 staging,
+                               Release&& release) {
+  constexpr i32 kChunks = C::kHeadDim / 8;  // of 16 bytes in a row
+  constexpr i32 kRows = 32 / kChunks;       // rows per pass of the warp
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
-  const i32 warp = (static_cast<i32>(threadIdx.x) / 32) & 3;
+  const u32 matrix_row = static_cast<u32>(warp * 16 + (lane & 15));
+#pragma unroll
+  for (i32 block = 0; block < C::kHeadDim / 8; block += 2) {
+    const u32 pair = static_cast<u32>(block) / 2;
+    store_matrices(staging + (pair >> 2) * kQPartBytes +
+                       swizzle128(matrix_row, (pair & 3) * 2 + static_cast<u32>(lane >> 4)),
+                   packed<C>(out, o, block, 0), packed<C>(out, o, block, 1),
+                   packed<C>(out, o, block + 1, 0), packed<C>(out, o, block + 1, 1));
+  }
+  __syncwarp();
+  uint4 values[16 / kRows];
+  const i32 chunk = lane % kChunks;
+#pragma unroll
+  for (i32 pass = 0; pass < 16 / kRows; ++pass) {
+    const u32 row = static_cast<u32>(warp * 16 + pass * kRows + lane / kChunks);
+    const u32 column = static_cast<u32>(chunk);
+    values[pass] =
+        load_shared16(staging + (column >> 3) * kQPartBytes + swizzle128(row, column & 7));
+  }
+  release();
+#pragma unroll
+  for (i32 pass = 0; pass < 16 / kRows; ++pass) {
+    const i32 row = pass * kRows + lane / kChunks;
+    // As an intrinsic: a plain assignment of a uint4 becomes four stores of 4 bytes.
+    if (row >= out.first) __stcg(output_row<C>(p, out, row) + chunk, values[pass]);
+  }
+}
+
+/// Word i of lane j of four becomes word j of lane i.
+PLAIT_DEVICE void transpose_words(u32 (&word)[4]) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+#pragma unroll
+  for (i32 bit = 1; bit <= 2; bit <<= 1) {
+    const bool high = (lane & bit) != 0;
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) {
+      if ((i & bit) != 0) continue;
+      const u32 sent = high ? word[i] : word[i | bit];
+      const u32 got = __shfl_xor_sync(~0U, sent, bit);
+      word[i] = high ? got : word[i];
+      word[i | bit] = high ? word[i | bit] : got;
+    }
+  }
+}
+
+/// Rearranged among the four lanes that share a row: each stores 16 of 64 bytes.
+template <class C>
+PLAIT_DEVICE void write_shuffled(const Params& p, const OutputRows& out,
+                                 const float (&o)[C::kHeadDim / 2]) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+#pragma unroll
+  for (i32 r = 0; r < 2; ++r) {
+    const i32 row = lane / 4 + 8 * r;
+    uint4* to = output_row<C>(p, out, max_of(row, out.first)) + (lane & 3);
+#pragma unroll
+    for (i32 i = 0; i < C::kHeadDim / 8; i += 4) {
+      u32 word[4];
+#pragma unroll
+      for (i32 j = 0; j < 4; ++j) word[j] = packed<C>(out, o, i + j, r);
+      transpose_words(word);
+      if (row >= out.first) __stcg(to + i, uint4{word[0], word[1], word[2], word[3]});
+    }
+  }
+}
+
+/// Finished rows of one warpgroup, 16 per warp; `release` is called when `staging`, the queries'
+/// buffer, is free (kStagedOutput).
+template <class C, class Release>
+PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
+                             const float (&o)[C::kHeadDim / 2], const RowState& rows,
+                             float exponent_scale, i32 group, u32 staging, Release&& release) {
+  const i32 thread = fresh_thread_index();  // else rows are kept since the ranges were computed
+  const i32 lane = thread & 31;
+  const i32 warp = thread / 32 & 3;
   const i32 row0 = warpgroup_row(w, group) + warp * 16;        // of this warp, in the item
   const i32 first = max_of(group * kWarpgroupRows - row0, 0);  // of the warp's 16 that counts
   if (first >= 16) {
     release();
     return;
   }
-  const i32 fused0 = w.fused_row_begin + row0;
+  OutputRows out{w.fused_row_begin + row0, first, kv_head, {}, {}};
   const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
   const bool wide = state_row >= 0 || p.write_state != 0;
 #pragma unroll
@@ -335,116 +451,93 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head, float 
     sum += __shfl_xor_sync(~0U, sum, 2);
     const float lse =
         sum == 0.0F ? neg_inf() : (rows.max[r] * exponent_scale + fast_log2(sum)) * kLn2;
-    float inv = sum == 0.0F ? 0.0F : v_scale(p, kv_head) / sum;
+    out.empty[r] = sum == 0.0F;
+    out.scale[r] = v_scale(p, kv_head) / sum;
     const i32 row = lane / 4 + 8 * r;
-    const RowHead at = row_head<C>(p, fused0 + max_of(row, first), kv_head);
-    if (!wide && p.sink != nullptr) inv *= sink_factor<DeviceMath>(lse, p.sink[at.head]);
-    if (row >= first && (lane & 3) == 0) {
+    const RowHead at = row_head<C>(p, out.fused0 + max_of(row, first), kv_head);
+    if (!wide && p.sink != nullptr) out.scale[r] *= sink_factor<DeviceMath>(lse, p.sink[at.head]);
+    if (row < first) continue;
+    if ((lane & 3) == 0) {
       if (state_row >= 0) {
         __stcg(p.state_lse + state_row + row0 + row, lse);
       } else if (p.lse != nullptr) {
         p.lse[at.row * p.lse_stride_row + at.head * p.lse_stride_head] = lse;
       }
     }
+    if (wide) {
+      float* to =
+          state_row >= 0
+              ? p.state_o + static_cast<i64>(state_row + row0 + row) * C::kHeadDim
+              : static_cast<float*>(p.o) + at.row * p.o_stride_row + at.head * p.o_stride_head;
 #pragma unroll
-    for (i32 i = 0; i < 16; ++i) {
-      o[i * 4 + r * 2] = sum == 0.0F ? 0.0F : o[i * 4 + r * 2] * inv;
-      o[i * 4 + r * 2 + 1] = sum == 0.0F ? 0.0F : o[i * 4 + r * 2 + 1] * inv;
-    }
-    if (wide && row >= first) {
-      float* out = state_row >= 0 ? p.state_o + static_cast<i64>(state_row + row0 + row) * kHeadDim
-                                  : static_cast<float*>(p.o) + at.row * p.o_stride_row +
-                                        at.head * p.o_stride_head;
-#pragma unroll
-      for (i32 i = 0; i < 16; ++i) {
-        __stcg(reinterpret_cast<float2*>(out + i * 8 + (lane & 3) * 2),
-               float2{o[i * 4 + r * 2], o[i * 4 + r * 2 + 1]});
+      for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
+        __stcg(reinterpret_cast<float2*>(to + i * 8 + (lane & 3) * 2), finished(out, o, i, r));
       }
     }
   }
   if (wide) {
     release();
-    return;
-  }
-  const u32 matrix_row = static_cast<u32>(warp * 16 + (lane & 15));
-#pragma unroll
-  for (u32 pair = 0; pair < 8; ++pair) {
-    const u32 i = pair * 8;
-    store_matrices(staging + (pair >> 2) * kQHalfBytes +
-                       swizzle128(matrix_row, (pair & 3) * 2 + static_cast<u32>(lane >> 4)),
-                   pack_bf16(o[i], o[i + 1]), pack_bf16(o[i + 2], o[i + 3]),
-                   pack_bf16(o[i + 4], o[i + 5]), pack_bf16(o[i + 6], o[i + 7]));
-  }
-  __syncwarp();
-  uint4 values[8];
-  const u32 chunk = static_cast<u32>(lane & 15);
-#pragma unroll
-  for (i32 pass = 0; pass < 8; ++pass) {
-    const u32 row = static_cast<u32>(warp * 16 + pass * 2 + lane / 16);
-    values[pass] = load_shared16(staging + (chunk >> 3) * kQHalfBytes + swizzle128(row, chunk & 7));
-  }
-  release();
-#pragma unroll
-  for (i32 pass = 0; pass < 8; ++pass) {
-    const i32 row = pass * 2 + lane / 16;
-    if (row >= first) {
-      const RowHead at = row_head<C>(p, fused0 + row, kv_head);
-      // As an intrinsic: a plain assignment of a uint4 becomes four stores of 4 bytes.
-      __stcg(reinterpret_cast<uint4*>(static_cast<u16*>(p.o) + at.row * p.o_stride_row +
-                                      at.head * p.o_stride_head + chunk * 8),
-             values[pass]);
-    }
+  } else if constexpr (kStagedOutput<C>) {
+    write_staged<C>(p, out, o, warp, staging, release);
+  } else {
+    write_shuffled<C>(p, out, o);
   }
 }
 
 template <class C>
 PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
   constexpr bool kRanged = C::kCausal || C::kWindow;
-  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
-  const i32 thread = static_cast<i32>(threadIdx.x) - 128;  // among consumers
-  const i32 group = warp_uniform(thread / 128);
-  const i32 warp = (thread / 32) & 3;
-  const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
+  // Of the thread nothing but its warpgroup stays in a register.
+  const i32 group = warp_uniform(static_cast<i32>(threadIdx.x) / 128 - 1);
+  auto lane = [] { return fresh_thread_index() & 31; };
+  auto last_slice = [&] { return warp_uniform(s.slices.last); };
   Ring<C::kQStages> q_ring;
   Ring<C::kStages> k_ring, v_ring;
   const u32 my_turn = kTurnBarrier + static_cast<u32>(group);
   const u32 other_turn = kTurnBarrier + static_cast<u32>(group ^ 1);
   if (group == 1) named_barrier_arrive(kTurnBarrier, kConsumerThreads);
 
-  auto q_desc = [&] {
-    return matrix_descriptor(shared_address(s.q[q_ring.stage][group]), 1024, 0);
+  // Anew for every item: with one buffer its 16 descriptors would live in registers all the time.
+  u32 q_address;
+  auto find_queries = [&] {
+    q_address =
+        static_cast<u32>(warp_uniform(static_cast<i32>(shared_address(s.q[q_ring.stage][group]))));
   };
+  auto q_desc = [&] { return matrix_descriptor(q_address, 1024, 0); };
   auto k_desc = [&] { return matrix_descriptor(shared_address(s.k[k_ring.stage]), 1024, 0); };
   auto v_desc = [&] {
     return matrix_descriptor(shared_address(s.v[v_ring.stage]), 1024, C::kBox * 128);
   };
   auto release = [&](u64& barrier) {
-    if (lane == 0) mbarrier_arrive(shared_address(&barrier));
+    if (lane() == 0) mbarrier_arrive(shared_address(&barrier));
   };
 
   LogitsHook<C> hook;
   float logits[C::kTileN / 2];
   u32 probabilities[C::kTileN / 16][4];
-  float o[64];
-  i32 index = slices.first;
-  i32 head = warp_uniform(s.works.get(p, slices, index).head);
+  float o[C::kHeadDim / 2];
+  i32 index = warp_uniform(s.slices.first);
+  i32 head = warp_uniform(s.works.get(p, s.slices, index).head);
   mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
   mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+  find_queries();
   issue_logits<C>(logits, q_desc(), k_desc());
   wgmma_wait<0>();
   pin_registers(logits);
 #pragma unroll 1
-  while (index < slices.last) {  // the first product of the item is ready
-    const Work& w = s.works.get(p, slices, index);
+  while (index < last_slice()) {  // the first product of the item is ready
+    const Work& w = s.works.get(p, s.slices, index);
     const TileRange tiles = tile_range<C>(w);
-    const i32 kv_begin = warp_uniform(w.kv_begin);
-    const i32 kv_end = warp_uniform(w.kv_end);
-    const i32 full_begin = kRanged ? warp_uniform(w.full_begin) : kv_begin;
-    const i32 full_end = kRanged ? warp_uniform(w.full_end) : kv_end;
+    const i32 full_begin = warp_uniform(kRanged ? w.full_begin : w.kv_begin);
+    const i32 full_end = warp_uniform(kRanged ? w.full_end : w.kv_end);
+    auto is_full = [&](i32 tile_slot) {
+      return tile_slot >= full_begin && tile_slot + C::kTileN <= full_end;
+    };
     SlotRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
-      const i32 row = max_of(warpgroup_row(w, group) + warp * 16 + lane / 4 + 8 * r, 0);
+      const i32 warp = static_cast<i32>(threadIdx.x) / 32 & 3;
+      const i32 row = max_of(warpgroup_row(w, group) + warp * 16 + lane() / 4 + 8 * r, 0);
       range[r] = visible_slots<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
     }
     hook.start_head(p, head);
@@ -452,25 +545,31 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     float factor[2];
     auto to_probabilities = [&](i32 tile_slot) {
       hook_tile<C>(logits, hook.start_tile(p, head));
-      if (tile_slot < full_begin || tile_slot + C::kTileN > full_end) {
-        mask_tile<C>(logits, range, tile_slot, lane);
+      if (!is_full(tile_slot)) {
+        mask_tile<C>(logits, range, tile_slot, lane());
       }
       softmax_tile<C>(logits, rows, factor, hook.exponent_scale);
     };
     auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
-      if (tile_slot < kv_begin || tile_slot + C::kTileN > kv_end) {
-        mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
-        clear_v_tile<C>(shared_address(s.v[v_ring.stage]), kv_begin - tile_slot, kv_end - tile_slot,
-                        group, thread & 127);
-      }
+      if (is_full(tile_slot)) return;
+      const i32 first = warp_uniform(w.kv_begin) - tile_slot;
+      const i32 last = warp_uniform(w.kv_end) - tile_slot;
+      if (first <= 0 && last >= C::kTileN) return;
+      mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
+      clear_v_tile<C>(shared_address(s.v[v_ring.stage]), first, last, group,
+                      fresh_thread_index() & 127);
     };
 
     i32 tile_slot = tiles.base + (tiles.count - 1) * C::kTileN;
     release(s.k_empty[k_ring.stage]);
     k_ring.advance();
+    if (!kStagedOutput<C> && tiles.count == 1) release(s.q_empty[0]);
     to_probabilities(tile_slot);
     pack_tile<C>(probabilities, logits);
-    bool accumulate = false;
+    // Zeros, and not a first product that does not add: what the last item left in these registers
+    // would live while states are merged.
+#pragma unroll
+    for (float& x : o) x = 0.0F;
     if (tiles.count > 1) {
       mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
     }
@@ -481,13 +580,13 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       named_barrier_sync(my_turn, kConsumerThreads);
       issue_logits<C>(logits, q_desc(), k_desc());
       mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
-      issue_output<C>(o, probabilities, v_desc(), accumulate);
-      accumulate = true;
+      issue_output<C>(o, probabilities, v_desc());
       named_barrier_arrive(other_turn, kConsumerThreads);
       wgmma_wait<1>();
       pin_registers(logits);
       release(s.k_empty[k_ring.stage]);
       k_ring.advance();
+      if (!kStagedOutput<C> && t == 0) release(s.q_empty[0]);
       to_probabilities(tile_slot);
       pin_registers(logits);
       // The wait for the next K is due anyway; here its branch also keeps ptxas from hoisting the
@@ -502,7 +601,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     }
     prepare_v(tile_slot);
     mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
-    issue_output<C>(o, probabilities, v_desc(), accumulate);
+    issue_output<C>(o, probabilities, v_desc());
 
     // The next item's first product runs while this one's output is written. After the last item it
     // is a product of whatever lies there, which nobody reads: a condition would make the compiler
@@ -510,11 +609,12 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     const u32 staging = shared_address(s.q[q_ring.stage][group]);
     u64& q_empty = s.q_empty[q_ring.stage];
     const i32 this_head = head;
-    if (++head >= warp_uniform(w.head + w.count) && ++index < slices.last) {
-      head = warp_uniform(s.works.get(p, slices, index).head);
+    if (++head >= warp_uniform(w.head + w.count) && ++index < last_slice()) {
+      head = warp_uniform(s.works.get(p, s.slices, index).head);
     }
     q_ring.advance();
-    if (index < slices.last) {
+    find_queries();
+    if (index < last_slice()) {
       mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
       mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
     }
@@ -523,17 +623,22 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     pin_registers(o);
     release(s.v_empty[v_ring.stage]);
     v_ring.advance();
-    // All warps of the group have read the queries: their buffer may take the output.
-    named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);
+    if constexpr (kStagedOutput<C>) {
+      // All warps of the group have read the queries: their buffer may take the output.
+      named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);
+    }
     write_rows<C>(p, w, this_head, o, rows, hook.exponent_scale, group, staging, [&] {
-      fence_async_shared();
-      __syncwarp();
-      release(q_empty);
+      if constexpr (kStagedOutput<C>) {
+        fence_async_shared();
+        __syncwarp();
+        release(q_empty);
+      }
     });
     wgmma_wait<0>();
     pin_registers(logits);
     if (counts_arrivals(p, w)) {
-      arrive_and_merge<C>(p, w, this_head, s.merge_flags, thread, kConsumerThreads, kMergeBarrier);
+      arrive_and_merge<C>(p, w, this_head, s.merge_flags, fresh_thread_index() - 128,
+                          kConsumerThreads, kMergeBarrier);
     }
   }
 }
@@ -547,6 +652,7 @@ PLAIT_DEVICE void prefill_worker(const HopperParams& p, PrefillShared<C>& s) {
     prefetch_tensor_map(&p.q_map);
     prefetch_tensor_map(&p.k_map);
     prefetch_tensor_map(&p.v_map);
+    s.slices = slices;
     constexpr u32 kConsumerWarps = kConsumerThreads / 32;
     for (i32 i = 0; i < C::kQStages; ++i) {
       mbarrier_init(shared_address(&s.q_full[i]), 1);

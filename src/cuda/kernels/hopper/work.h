@@ -16,8 +16,10 @@ using Params = AttentionParams;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-PLAIT_DEVICE u32 pack_bf16(float low, float high) {
-  return Element<DTypeCode::kBF16>::narrow_pair(low, high);
+/// Two elements of the kernel's type, `low` in the low half.
+template <class C>
+PLAIT_DEVICE u32 pack(float low, float high) {
+  return Element<C::kElement>::narrow_pair(low, high);
 }
 
 /// `count` items that differ in the KV head only.
@@ -103,9 +105,10 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
 
 /// A worker's works in shared memory. Readers keep references: an item's fields are needed rarely,
 /// and registers are scarce.
-template <i32 kCached, i32 kWarps>
+template <i32 kCached, i32 kWarps, i32 kReaders = 1>
 struct WorkTable {
-  Work works[kCached + 2 * kWarps];  // the last ones, two per warp, for works past the cached ones
+  // The last ones, two per warp and reader in it, for works past the cached ones.
+  Work works[kCached + 2 * kWarps * kReaders];
 
   /// By all threads of the CTA, before a barrier.
   PLAIT_DEVICE void fill(const Params& p, SliceRange slices) {
@@ -114,11 +117,11 @@ struct WorkTable {
       works[i] = load_work(p, slices.first + i);
     }
   }
-  /// By whole warps. The work stays valid until that of index + 2 or later is asked for.
-  PLAIT_DEVICE const Work& get(const Params& p, SliceRange slices, i32 index) {
+  /// By whole warps. The work stays valid until `reader` asks for that of index + 2 or later.
+  PLAIT_DEVICE const Work& get(const Params& p, SliceRange slices, i32 index, i32 reader = 0) {
     i32 at = index - slices.first;
     if (at >= kCached) {
-      at = kCached + static_cast<i32>(threadIdx.x) / 32 * 2 + (index & 1);
+      at = kCached + (static_cast<i32>(threadIdx.x) / 32 * kReaders + reader) * 2 + (index & 1);
       __syncwarp();
       if ((threadIdx.x & 31) == 0) works[at] = load_work(p, index);
       __syncwarp();
