@@ -27,8 +27,6 @@
 #include "core/temporary_directory.h"
 #include "plait/error.h"
 
-extern char** environ;
-
 namespace plait::cpu {
 namespace {
 
@@ -114,7 +112,7 @@ void write_text(const fs::path& path, std::string_view text) {
 fs::path compile(const CompileUnit& unit, const std::string& compiler, const fs::path& directory) {
   std::vector<std::string> arguments{compiler};
   for (const char* flag : kFlags) arguments.emplace_back(flag);
-  const fs::path output = directory / "variant.so";
+  fs::path output = directory / "variant.so";
   for (const auto& [name, text] : unit.headers) {
     const fs::path path = directory / name;
     std::error_code error;
