@@ -25,13 +25,13 @@ Scheduler::Scheduler(const Trace& trace, const SchedulerOptions& options)
     : trace_(trace),
       options_(options),
       pages_per_block_(std::max(1, kTraceBlockTokens / std::max(1, options.page_size))),
-      pool_((check_range("page_size", options.page_size, 1, 1 << 16),
+      pool_((check_range("page_size", options.page_size, 1, kMaxPageSize),
              check_range("pool_pages", options.pool_pages, 1, INT32_MAX), options.pool_pages)),
       cache_(pool_, pages_per_block_),
       clock_(options.step_time),
       states_(trace.requests.size()) {
-  check_range("token_budget", options.token_budget, 1, 1 << 20);
-  check_range("max_running", options.max_running, 1, 1 << 20);
+  check_range("token_budget", options.token_budget, 1, kMaxStepRows);
+  check_range("max_running", options.max_running, 1, kMaxStepRows);
   const std::int64_t pool_tokens = std::int64_t{options.pool_pages} * options.page_size;
   for (std::size_t i = 0; i < trace.requests.size(); ++i) {
     const TraceRequest& request = trace.requests[i];

@@ -18,6 +18,9 @@
 
 namespace plait::serve {
 
+inline constexpr std::int32_t kMaxStepRows = 1 << 20;  // and running requests
+inline constexpr std::int32_t kMaxPageSize = 1 << 16;
+
 struct SchedulerOptions {
   std::int32_t page_size = 16;  // tokens; divides kTraceBlockTokens if the trace has blocks
   std::int32_t pool_pages = 65536;

@@ -34,7 +34,8 @@ Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t 
                 "a readable file");
   }
   const std::size_t slash = path.rfind('/');
-  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  // Goes into messages and reports.
+  const std::string name = printable(slash == std::string::npos ? path : path.substr(slash + 1));
   if (format == TraceFormat::kAuto) {
     format = in.peek() == '{' ? TraceFormat::kMooncake : TraceFormat::kAzure;
     in.clear();

@@ -128,6 +128,9 @@ TEST_F(CommandLine, NumbersAreDecimalFiniteAndInRange) {
       {{"replay", "--limit", "1048577"}, "an integer from 0 to 1048576"},
       {{"replay", "--pool-tokens", "0"}, "--pool-tokens"},
       {{"replay", "--threads", "1025"}, "--threads"},
+      {{"replay", "--max-requests", "1048577"}, "--max-requests"},
+      {{"replay", "--token-budget", "1048577"}, "--token-budget"},
+      {{"replay", "--page-size", "65537"}, "--page-size"},
       {{"bench", "--threads", "1025"}, "--threads"},
   });
 }

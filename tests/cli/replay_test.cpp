@@ -165,6 +165,8 @@ TEST_F(Replay, RefusesBadTraces) {
                  "zero.jsonl:1: input_length: got 0, expected");
   expect_refused({"--trace", write("bad.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,3\n")},
                  "bad.csv:2: TIMESTAMP");
+  expect_refused({"--trace", write("nul.jsonl", kMooncakeLine + std::string(1, '\0'))},
+                 "without a NUL byte");
   expect_refused({"--trace", write("binary", std::string("\0\1\2\xff", 4))}, "binary:1: header");
 }
 

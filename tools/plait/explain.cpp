@@ -221,7 +221,8 @@ Result explain_reference(const Subject& s, Drawing& drawing) {
   verify_plan(specs, batches, planner.current(), planner.bounds());
   drawing.picture = picture_of(planner.current(), 0, s.spec, target);
   parts_from_prediction(drawing, median(times), kReferenceLaunchNs);
-  return {planner.current().groups[0].totals, "reference device (264 workers)",
+  const PlanSummary& totals = planner.current().groups[0].totals;
+  return {totals, "reference device (" + std::to_string(totals.num_workers) + " workers)",
           "launch is assumed: 3.7 us, an empty launch on one H200"};
 }
 

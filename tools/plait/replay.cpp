@@ -109,11 +109,13 @@ void add_options(CLI::App& app, serve::ReplayOptions& o, Words& w) {
   add_text(app, "--ablate", w.ablate, "LIST",
            "all, or a list of planning, balancing, chunking, composition, indexed, tile, "
            "write-through, rope");
-  add_integer(app, "--token-budget", o.scheduler.token_budget, 1, kMost, "query rows of a step")
+  add_integer(app, "--token-budget", o.scheduler.token_budget, 1, serve::kMaxStepRows,
+              "query rows of a step")
       ->capture_default_str();
-  add_integer(app, "--max-requests", o.scheduler.max_running, 1, kMost, "running requests")
+  add_integer(app, "--max-requests", o.scheduler.max_running, 1, serve::kMaxStepRows,
+              "running requests")
       ->capture_default_str();
-  add_integer(app, "--page-size", o.scheduler.page_size, 1, kMost, "tokens of a page")
+  add_integer(app, "--page-size", o.scheduler.page_size, 1, serve::kMaxPageSize, "tokens of a page")
       ->capture_default_str();
   add_integer<std::int64_t>(
       app, "--pool-tokens", o.pool_tokens, 1, kMostTokens,
