@@ -17,23 +17,26 @@
 namespace plait::cuda {
 namespace {
 
-constexpr std::int64_t kPageSize = 16;
 constexpr std::int64_t kKvHeads = 8;
 constexpr std::int64_t kHeads = 32;
 constexpr std::int64_t kDim = 128;
-constexpr std::int64_t kPageWords = kPageSize * kKvHeads * kDim;
-constexpr std::int64_t kPageBytes = 2 * kPageWords;
+constexpr std::int64_t kTokenWords = kKvHeads * kDim;
 constexpr int kListed = 48;  // pages that the batch reads
 
-class GpuLargePool : public GpuTest {
+/// By tokens of a page: whole boxes of family hopper, or rows that it gathers.
+class GpuLargePool : public GpuTest, public testing::WithParamInterface<int> {
  protected:
+  std::int64_t page_size() const { return GetParam(); }
+  std::int64_t page_words() const { return page_size() * kTokenWords; }
+  std::int64_t page_bytes() const { return 2 * page_words(); }
+
   struct Pools {
     DeviceBuffer k, v;
   };
 
   /// Pools of `pages` pages, NaN all over but for the listed ones.
   Pools pools(std::int64_t pages, const std::vector<std::int32_t>& ids) {
-    Pools out{{context_, pages * kPageBytes, "pool of K"}, {context_, pages * kPageBytes, "V"}};
+    Pools out{{context_, pages * page_bytes(), "pool of K"}, {context_, pages * page_bytes(), "V"}};
     const ContextScope scope(*context_);
     std::uint64_t seed = 1;
     for (const DeviceBuffer* pool : {&out.k, &out.v}) {
@@ -42,12 +45,12 @@ class GpuLargePool : public GpuTest {
                      "memset");
       std::mt19937_64 random(seed++);
       std::normal_distribution<float> normal;
-      std::vector<std::uint16_t> page(kPageWords);
+      std::vector<std::uint16_t> page(static_cast<std::size_t>(page_words()));
       for (const std::int64_t id : ids) {
         for (auto& word : page) word = bf16_of(normal(random));
         driver().check(driver().memcpy_host_to_device(
-                           pool->address() + static_cast<CuDevicePtr>(id * kPageBytes), page.data(),
-                           static_cast<std::size_t>(kPageBytes), nullptr),
+                           pool->address() + static_cast<CuDevicePtr>(id * page_bytes()),
+                           page.data(), static_cast<std::size_t>(page_bytes()), nullptr),
                        "page");
         driver().check(driver().stream_synchronize(nullptr), "page");
       }
@@ -62,19 +65,19 @@ class GpuLargePool : public GpuTest {
     spec.num_qo_heads = kHeads;
     spec.num_kv_heads = kKvHeads;
     spec.head_dim_qk = spec.head_dim_vo = kDim;
-    spec.page_size = kPageSize;
+    spec.page_size = GetParam();
     spec.mask = MaskKind::kCausal;
     Capacity capacity;
     capacity.max_requests = 3;
     capacity.max_query_rows = 72;
-    capacity.max_kv_tokens = kListed * kPageSize;
+    capacity.max_kv_tokens = kListed * GetParam();
     EngineOptions options;
     options.device = {DeviceKind::kCuda, 0};
     options.family = family;
     Attention attention(Engine(options), {spec}, capacity, Attention::Options{});
     const std::vector<std::int32_t> qo_indptr{0, 70, 71, 72};
     const std::vector<std::int32_t> page_indptr{0, kListed - 8, kListed - 3, kListed};
-    const std::vector<std::int32_t> last_page_len{5, 16, 1};
+    const std::vector<std::int32_t> last_page_len{std::min(GetParam(), 5), GetParam(), 1};
     View view;
     view.row_indptr = qo_indptr;
     view.page_indptr = page_indptr;
@@ -100,7 +103,7 @@ class GpuLargePool : public GpuTest {
     args.q = Tensor::contiguous(q.device(), DType::kBF16, {72, kHeads, kDim}, device);
     args.o = Tensor::contiguous(o.device(), DType::kBF16, {72, kHeads, kDim}, device);
     args.k = Tensor::contiguous(reinterpret_cast<void*>(pools.k.address()), DType::kBF16,
-                                {pages, kPageSize, kKvHeads, kDim}, device);
+                                {pages, page_size(), kKvHeads, kDim}, device);
     args.v = args.k;
     args.v.data = reinterpret_cast<void*>(pools.v.address());
     args.page_ids = std::span<const Tensor>(&page_ids, 1);
@@ -123,9 +126,9 @@ class GpuLargePool : public GpuTest {
       if (std::find(spread.begin(), spread.end(), narrow) == spread.end()) spread.push_back(narrow);
     };
     for (std::int64_t n = 1; n <= 4; ++n) take(pages - n);
-    for (std::int64_t elements = std::int64_t{1} << 34; elements >= kPageWords; elements /= 2) {
-      take(elements / kPageWords);
-      take(elements / kPageWords - 1);
+    for (std::int64_t elements = std::int64_t{1} << 34; elements >= page_words(); elements /= 2) {
+      take(elements / page_words());
+      take(elements / page_words() - 1);
     }
     std::mt19937_64 random(4);
     while (spread.size() < kListed)
@@ -145,16 +148,18 @@ class GpuLargePool : public GpuTest {
   }
 };
 
-TEST_F(GpuLargePool, SmallEnoughForAnyDevice) { check(1 << 10); }
+TEST_P(GpuLargePool, SmallEnoughForAnyDevice) { check(1 << 10); }
 
-TEST_F(GpuLargePool, FortyGigabytes) {
+TEST_P(GpuLargePool, FortyGigabytes) {
   constexpr std::int64_t kPoolBytes = 40'000'000'000;
   if (context_->facts().memory_bytes < kPoolBytes + kPoolBytes / 8) {
     GTEST_SKIP() << context_->facts().name << " has " << context_->facts().memory_bytes
                  << " bytes of memory";
   }
-  check(kPoolBytes / 2 / kPageBytes);
+  check(kPoolBytes / 2 / page_bytes());
 }
+
+INSTANTIATE_TEST_SUITE_P(PageSize, GpuLargePool, testing::Values(16, 1));
 
 }  // namespace
 }  // namespace plait::cuda

@@ -3,9 +3,12 @@
 // What the family `hopper` declines; no GPU is needed.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
+#include <string>
 
 #include "cuda/family.h"
+#include "plait/error.h"
 
 namespace plait::cuda {
 namespace {
@@ -30,6 +33,68 @@ TEST(HopperFamily, DeclinesScalesThatF32TurnsIntoZero) {
   }
   spec.sm_scale = 1e-30;
   EXPECT_EQ(family->decline(spec, facts), "");
+}
+
+KernelRequest request_for(const AttentionSpec& spec, const DeviceFacts& facts, int tile_class) {
+  KernelRequest request;
+  request.spec = &spec;
+  request.facts = &facts;
+  request.tile = make_hopper_family()->target(spec, Policy{}, facts).classes[tile_class];
+  return request;
+}
+
+TEST(HopperFamily, PageSizesThatAreGatheredShareAKernel) {
+  const std::unique_ptr<FamilyHooks> family = make_hopper_family();
+  DeviceFacts facts;
+  facts.compute_capability = 90;
+  for (int tile_class = 0; tile_class < 2; ++tile_class) {
+    const auto key = [&](int page_size) {
+      AttentionSpec spec = served_spec();
+      spec.page_size = page_size;
+      EXPECT_EQ(family->decline(spec, facts), "") << page_size;
+      return family->key(request_for(spec, facts, tile_class));
+    };
+    for (int page_size : {2, 8, 19, 100, 70'000}) EXPECT_EQ(key(page_size), key(1)) << page_size;
+    EXPECT_FALSE(key(16) == key(1));
+    EXPECT_FALSE(key(48) == key(16));
+  }
+}
+
+TEST(HopperFamily, StridesThatAGatheringKernelCannotCountAreRefused) {
+  const std::unique_ptr<FamilyHooks> family = make_hopper_family();
+  DeviceFacts facts;
+  facts.compute_capability = 90;
+  AttentionSpec spec = served_spec();
+  spec.page_size = 5;
+  const KernelRequest kernel = request_for(spec, facts, 0);
+  device::AttentionParams params{};
+  params.sm_scale = params.k_scale = 1.0F;
+  params.page_size = 5;
+  params.pool_extent = 2;
+  params.k_stride_page = params.v_stride_page = 5 * 256;
+  params.k_stride_slot = params.v_stride_slot = 256;
+  alignas(128) std::array<std::byte, kMaxParameterBytes> out;
+  ParameterRequest request;
+  request.kernel = &kernel;
+  request.common = &params;
+  EXPECT_NO_THROW(family->write_parameters(request, out));
+  const auto refuses = [&](device::i64* stride, device::i64 value, const std::string& field) {
+    const device::i64 before = *stride;
+    *stride = value;
+    try {
+      family->write_parameters(request, out);
+      ADD_FAILURE() << field << " " << value;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.field(), field);
+      EXPECT_NE(error.value().find(std::to_string(value)), std::string::npos) << error.value();
+    }
+    *stride = before;
+  };
+  refuses(&params.k_stride_page, -1280, "k.strides");
+  refuses(&params.v_stride_slot, device::i64{1} << 35, "v.strides");
+  params.pool_extent = 1;  // a stride that is never used may be anything
+  params.k_stride_page = -1280;
+  EXPECT_NO_THROW(family->write_parameters(request, out));
 }
 
 }  // namespace

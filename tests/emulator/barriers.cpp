@@ -86,6 +86,11 @@ void mbarrier_arrive(u32 address, u32 expected_bytes) {
   look_at_phase(barrier);
 }
 
+bool mbarrier_test_wait(u32 address, u32 parity) {
+  launch->yield();
+  return (find_phase_barrier(address).phase & 1U) != parity;
+}
+
 bool mbarrier_try_wait(u32 address, u32 parity) {
   PhaseBarrier& barrier = find_phase_barrier(address);
   if ((barrier.phase & 1U) != parity) return true;

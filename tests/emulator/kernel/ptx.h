@@ -147,6 +147,9 @@ inline void mbarrier_arrive_expect_tx_shared_cta_b64(u32 barrier, u32 bytes) {
 inline void mbarrier_try_wait_parity_shared_cta_b64(bool& done, u32 barrier, u32 parity) {
   done = mbarrier_try_wait(barrier, parity);
 }
+inline void mbarrier_test_wait_parity_shared_cta_b64(bool& done, u32 barrier, u32 parity) {
+  done = mbarrier_test_wait(barrier, parity);
+}
 inline void fence_mbarrier_init_release_cluster() {}
 inline void fence_proxy_async_shared_cta() {}
 

@@ -47,6 +47,7 @@ void barrier_arrive(u32 id, u32 threads);
 void mbarrier_init(u32 barrier, u32 arrivals);
 void mbarrier_arrive(u32 barrier, u32 expected_bytes);
 bool mbarrier_try_wait(u32 barrier, u32 parity);
+bool mbarrier_test_wait(u32 barrier, u32 parity);
 
 // ---- asynchronous copies and products ----
 /// Copies `valid` bytes and fills up to `bytes` with zeros, by the next matching wait.

@@ -78,6 +78,12 @@ void bench_decode(CudaTimer& timer, const CudaBenchOptions& options, Report& rep
     }
     decode_row(timer, "64 skewed", spec, skewed_requests(64, 1), options, report);
   }
+  const AttentionSpec one_token_pages = bench_spec({.page_size = 1});
+  for (const auto& [batch, kv] : {std::pair{64, 2048}, std::pair{64, 8192}, std::pair{256, 8192}}) {
+    decode_row(timer, fmt::format("{}x{}", batch, kv), one_token_pages, repeated(batch, {1, kv}),
+               options, report);
+  }
+  decode_row(timer, "64 skewed", one_token_pages, skewed_requests(64, 1), options, report);
   decode_row(timer, "64x128 behind a shared prefix of 32768", bench_spec({}),
              repeated(64, {1, 128}), options, report, 32768);
 }

@@ -34,6 +34,19 @@ PLAIT_DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
                : "memory");
 }
 
+/// Whether the phase of the given parity has completed; does not wait.
+PLAIT_DEVICE bool mbarrier_test(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+      "selp.u32 %0, 1, 0, p;\n\t}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 PLAIT_DEVICE bool mbarrier_try_wait(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(

@@ -14,6 +14,11 @@ PLAIT_HD constexpr i32 power_of_two_divisor(i32 value, i32 limit) {
   return d;
 }
 
+/// Whether rows are gathered one by one: boxes of fewer than 16 tokens cost more copies than rows.
+PLAIT_HD constexpr bool gathers_rows(bool paged, i32 page_size) {
+  return paged && (page_size % 16 != 0 || page_size > 0xFFFF);
+}
+
 /// Tokens per copy of a tile of `tile` tokens: copies do not leave their page.
 PLAIT_HD constexpr i32 box_tokens(bool paged, i32 page_size, i32 tile) {
   return paged ? power_of_two_divisor(page_size, tile) : tile;

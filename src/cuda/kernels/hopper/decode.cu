@@ -10,9 +10,10 @@ struct Config : KernelConfig {
   static constexpr i32 kHeadDim = kHeadDimQk;
   static constexpr i32 kParts = kHeadDim / kPartDims;
   static constexpr i32 kSlots = kStages;
+  static constexpr bool kGather = kPaged && kPageSize == 0;
   static_assert(kHeadDim % kPartDims == 0 && kHeadDimVo == kHeadDim && kQTile == kDecodeRows);
   static_assert(kKvDtype == kElement && kODtype == kElement);
-  static_assert(!kPaged || kPageSize % kBlockTokens == 0);
+  static_assert(!kPaged || kGather || kPageSize % kBlockTokens == 0);
 };
 
 }  // namespace plait::device::hopper

@@ -11,11 +11,15 @@
 // item's eight warp states, loading the next queries and reading the plan all happen while copies
 // are under way.
 //
+// Where pages have other sizes than whole blocks, the whole warp copies a block's rows (gather.h),
+// and waits for its own copies: everything else is the same.
+//
 // A page id outside the pool makes an out-of-range box, which the copy engine fills with NaN (the
 // tensor maps ask for that): the request's output is NaN and nothing else is touched.
 #pragma once
 
 #include "cuda/kernels/hopper/config.h"
+#include "cuda/kernels/hopper/gather.h"
 #include "cuda/kernels/hopper/hooks.h"
 #include "cuda/kernels/hopper/params.h"
 
@@ -66,7 +70,9 @@ struct BlockRange {
 template <class C>
 PLAIT_DEVICE BlockRange block_range(const Work& w) {
   if (w.kv_end <= w.kv_begin) return {0, 0};
-  if constexpr (C::kPaged) {
+  if constexpr (C::kGather) {
+    return {w.kv_begin, ceil_div(w.kv_end - w.kv_begin, kBlockTokens)};
+  } else if constexpr (C::kPaged) {
     const i32 first_slot = w.kv_begin / kBlockTokens * kBlockTokens;
     return {first_slot, ceil_div(w.kv_end - first_slot, kBlockTokens)};
   } else {
@@ -76,7 +82,8 @@ PLAIT_DEVICE BlockRange block_range(const Work& w) {
 }
 
 /// Walks this warp's blocks of all the worker's items in order, one batch of up to 32 page ids at a
-/// time (lane i holds the id of the i-th block of the batch).
+/// time (lane i holds the id of the i-th block of the batch; where rows are gathered, lanes i and
+/// i + 16 look after token i of the next block).
 template <class C>
 struct DecodeLoader {
   const Params& p;
@@ -87,6 +94,8 @@ struct DecodeLoader {
   i32 first_slot, num_blocks, phase;  // phase: blocks of all earlier items, modulo kWarps
   i32 block;                          // next block of this warp in the item
   i32 batch_begin, ids;
+  PendingSlot pending;  // where rows are gathered: of the next block
+  HeadRows rows;        // of K in the lower half of the warp, of V in the upper
   const Work* w;
 
   PLAIT_DEVICE DecodeLoader(const Params& params, DecodeShared<C>& shared, SliceRange range)
@@ -120,12 +129,16 @@ struct DecodeLoader {
       num_blocks = blocks.count;
       block = (warp - phase) & (C::kWarps - 1);
     } while (block >= num_blocks);
+    if constexpr (C::kGather) rows = HeadRows(p, lane >= kBlockTokens, head);
     load_ids();
   }
 
   PLAIT_DEVICE void load_ids() {
     batch_begin = block;
-    if constexpr (C::kPaged) {
+    if constexpr (C::kGather) {
+      const i32 token = lane & (kBlockTokens - 1);
+      pending = fetch_slot(p, *w, first_slot + block * kBlockTokens + token);
+    } else if constexpr (C::kPaged) {
       const i32 mine = block + lane * C::kWarps;
       ids = 0;
       if (mine < num_blocks) {
@@ -134,9 +147,49 @@ struct DecodeLoader {
     }
   }
 
+  PLAIT_DEVICE void gather(i32 slot) {
+    const u64 row = row_address(p, *w, rows, pending);
+    const u32 data = shared_address(s.slots[warp][slot]);
+    RowSources k, v;
+    k.spread(static_cast<u32>(lane), row, 0);
+    v.spread(static_cast<u32>(lane), row, kBlockTokens);
+    if (__any_sync(~0U, row == 0)) {
+      copy_rows<false>(data, k, v);
+    } else {
+      copy_rows<true>(data, k, v);
+    }
+  }
+  template <bool kComplete>
+  PLAIT_DEVICE void copy_rows(u32 data, const RowSources& k, const RowSources& v) {
+    const u32 l = static_cast<u32>(lane);
+    copy_16_rows<C::kParts, kComplete>(l, data, kPartBytes, k);
+    copy_16_rows<C::kParts, kComplete>(l, data + kBlockBytes<C>, kPartBytes, v);
+  }
+
+  /// Waits for the oldest block under way, in `slot`.
+  PLAIT_DEVICE void wait(i32 slot, u32 parity) const {
+    if constexpr (C::kGather) {
+      copy_async_wait<C::kSlots - 1>();  // a group per call of issue, copies or not
+      __syncwarp();
+    } else {
+      mbarrier_wait(shared_address(&s.full[warp][slot]), parity);
+    }
+  }
+
   /// Starts the copy of the next block into `slot`; nothing if no block is left.
   PLAIT_DEVICE void issue(const TensorMap* k_map, const TensorMap* v_map, i32 slot) {
-    if (done()) return;
+    if (!done()) {
+      if constexpr (C::kGather) {
+        gather(slot);
+      } else {
+        copy_boxes(k_map, v_map, slot);
+      }
+      advance();
+    }
+    if constexpr (C::kGather) copy_async_commit();
+  }
+
+  PLAIT_DEVICE void copy_boxes(const TensorMap* k_map, const TensorMap* v_map, i32 slot) {
     i32 token = 0;
     i32 page = 0;
     if constexpr (C::kPaged) {
@@ -153,10 +206,13 @@ struct DecodeLoader {
       tma_load_5d(data + kBlockBytes<C>, v_map, full, 0, token, 0, head, page, kL2EvictFirst);
     }
     __syncwarp();
+  }
+
+  PLAIT_DEVICE void advance() {
     block += C::kWarps;
     if (block >= num_blocks) {
       next_item();
-    } else if (block - batch_begin >= 32 * C::kWarps) {
+    } else if (C::kGather || block - batch_begin >= 32 * C::kWarps) {
       load_ids();
     }
   }
@@ -401,12 +457,14 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
   if (slices.first >= slices.last) return;
 
   s.works.fill(p, slices);
-  if (lane < C::kSlots) mbarrier_init(shared_address(&s.full[warp][lane]), 1);
-  if (tid == 0) {
-    prefetch_tensor_map(k_map);
-    prefetch_tensor_map(v_map);
+  if constexpr (!C::kGather) {
+    if (lane < C::kSlots) mbarrier_init(shared_address(&s.full[warp][lane]), 1);
+    if (tid == 0) {
+      prefetch_tensor_map(k_map);
+      prefetch_tensor_map(v_map);
+    }
+    fence_mbarrier_init();
   }
-  fence_mbarrier_init();
   __syncthreads();
 
   DecodeLoader<C> loader(p, s, slices);
@@ -445,7 +503,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
       unsigned char* parked = s.slots[warp][0];
       i32 parked_slot = -1;
       for (; block < num_blocks; block += C::kWarps) {
-        mbarrier_wait(shared_address(&s.full[warp][slot]), parity);
+        loader.wait(slot, parity);
         const u32 data = shared_address(s.slots[warp][slot]);
         const i32 begin = slot0 + block * kBlockTokens;
         float logits[2][4];
@@ -464,7 +522,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
               const i32 at = begin + n * 8 + (lane & 3) * 2 + (e & 1);
               if (at < range[e >> 1].begin || at >= range[e >> 1].end) logits[n][e] = neg_inf();
             }
-          if (begin < w.kv_begin || begin + kBlockTokens > w.kv_end) {
+          if (!C::kGather && (begin < w.kv_begin || begin + kBlockTokens > w.kv_end)) {
             clear_v_rows<C>(data + kBlockBytes<C>, w.kv_begin - begin, w.kv_end - begin);
             fence_async_shared();
           }
@@ -486,7 +544,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
       park_state(s, state, warp, w.num_fused_rows, has_blocks, parked);
       named_barrier_sync(1, C::kWarps * 32);
       write_item(p, s, w, kv_head);
-      fence_async_shared();
+      if constexpr (!C::kGather) fence_async_shared();
       named_barrier_sync(1, C::kWarps * 32);
       if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot);
       if (counts_arrivals(p, w)) {

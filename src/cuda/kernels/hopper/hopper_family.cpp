@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <tuple>
 
 #include "cuda/driver.h"
 #include "cuda/family.h"
@@ -101,6 +102,19 @@ void encode_map(const ParameterRequest& from, TensorMap* out, const char* field,
   std::memcpy(out, &map, sizeof(TensorMap));
 }
 
+/// Gathering kernels count the strides of pages and of tokens in 16 bytes, in 32 bits.
+void check_gathered_stride(const char* field, std::int64_t extent, std::int64_t stride) {
+  constexpr std::int64_t kLargestStride = std::int64_t{8} << 32;
+  if (extent <= 1 || (stride >= 0 && stride % 8 == 0 && stride < kLargestStride)) return;
+  throw Error(ErrorCode::kUnsupported, std::string(field) + ".strides",
+              std::to_string(stride) + " elements",
+              "a multiple of 8 from 0 to below 2^35, as rows are gathered (family hopper)");
+}
+
+bool gathers(const AttentionSpec& spec) {
+  return device::hopper::gathers_rows(spec.kv_kind == KvKind::kPaged, spec.page_size);
+}
+
 class HopperFamily final : public FamilyHooks {
  public:
   std::string_view name() const noexcept override { return "hopper"; }
@@ -128,10 +142,6 @@ class HopperFamily final : public FamilyHooks {
     if (group > device::hopper::kMaxGroupSize ||
         !std::has_single_bit(static_cast<unsigned>(group))) {
       return "group size " + std::to_string(group) + " is not a power of two up to 64";
-    }
-    if (spec.kv_kind == KvKind::kPaged &&
-        (spec.page_size % device::hopper::kDecodeBlockTokens != 0 || spec.page_size > 65535)) {
-      return "page_size " + std::to_string(spec.page_size) + " is not a multiple of 16 below 65536";
     }
     if (spec.mask == MaskKind::kCustom) return "custom masks are not served";
     if (spec.alibi) return "ALiBi is not served";
@@ -175,7 +185,8 @@ class HopperFamily final : public FamilyHooks {
     key.q_dtype = key.kv_dtype = key.o_dtype = spec.q_dtype;
     key.q_tile = narrow(request.tile.q_tile);
     key.kv_tile = narrow(request.tile.kv_tile);
-    key.page_size = narrow(spec.kv_kind == KvKind::kRagged ? 1 : spec.page_size);
+    const bool paged = spec.kv_kind == KvKind::kPaged;
+    key.page_size = narrow(!paged ? 1 : gathers(spec) ? 0 : spec.page_size);
     key.group_size = narrow(spec.group_size());
     key.variant = narrow(spec.logits_soft_cap > 0.0 ? kVariantSoftCap : 0);
     key.mode = narrow(request.measured ? kModeMeasured : 0);
@@ -215,6 +226,14 @@ class HopperFamily final : public FamilyHooks {
           {Axis{p.group_size, p.q_stride_head, group}, Axis{kUnbounded, p.q_stride_row, 64 / group},
            Axis{parts, kPart, all_parts}, Axis{p.num_kv_heads, p.q_stride_head * p.group_size, 1}},
           false);
+    }
+    if (gathers(spec)) {
+      for (const auto& [field, page, slot] : {std::tuple{"k", p.k_stride_page, p.k_stride_slot},
+                                              {"v", p.v_stride_page, p.v_stride_slot}}) {
+        check_gathered_stride(field, p.pool_extent, page);
+        check_gathered_stride(field, p.page_size, slot);
+      }
+      return sizeof(HopperParams);
     }
     const Axis tokens{paged ? spec.page_size : kUnbounded, 0, box};
     const Axis pages{paged ? p.pool_extent : 1, 0, 1};

@@ -11,7 +11,8 @@ struct Config : KernelConfig {
   static constexpr i32 kParts = kHeadDim / kPartDims;
   static constexpr i32 kTileN = kKvTile;
   static constexpr i32 kQStages = prefill_query_stages(kHeadDim);
-  static constexpr i32 kBox = box_tokens(kPaged, kPageSize, kTileN);
+  static constexpr bool kGather = kPaged && kPageSize == 0;
+  static constexpr i32 kBox = box_tokens(kPaged && !kGather, kPageSize, kTileN);
   static_assert(kHeadDim % kPartDims == 0 && kHeadDimVo == kHeadDim && kQTile == kPrefillRows);
   static_assert(kKvDtype == kElement && kODtype == kElement);
   static_assert(kWarpgroupRows % kGroupSize == 0, "a box of queries holds whole groups");

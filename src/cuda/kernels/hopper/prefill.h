@@ -16,185 +16,16 @@
 // many of K, whose rows wgmma wants at one stride through the whole tile. Starting a copy costs the
 // issuing warp tens of cycles, hence several warps. Tokens past the item's last are fetched with
 // page id -1, which the copy engine answers with NaN; logits there are masked and rows of V are
-// made zero before use.
+// made zero before use. Pages that boxes do not fit are gathered row by row: prefill_gather.h.
 #pragma once
 
 #include "cuda/kernels/device/wgmma.h"
 #include "cuda/kernels/hopper/hooks.h"
-#include "cuda/kernels/hopper/params.h"
+#include "cuda/kernels/hopper/prefill_gather.h"
 
 namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-
-// A config C has: DTypeCode kElement; i32 kHeadDim, kParts (of 64 dims), kTileN (tokens), kBox
-// (tokens per box of the K and V maps: divides kTileN and the page size; kTileN if ragged), kStages
-// (of K and of V), kQStages, kGroupSize, kPageSize (0: read at run time); bool kPaged, kCausal,
-// kWindow, kSoftCap, kMeasured.
-
-inline constexpr i32 kWarpgroupRows = 64;
-inline constexpr i32 kPrefillRows = 2 * kWarpgroupRows;
-inline constexpr i32 kPrefillThreads = 384;
-inline constexpr i32 kConsumerThreads = 256;
-inline constexpr u32 kQPartBytes = kWarpgroupRows * 128;
-template <class C>
-inline constexpr u32 kQBytes = C::kParts* kQPartBytes;  // of one warpgroup
-inline constexpr u32 kProducerRegisters = 56;
-inline constexpr u32 kConsumerRegisters = 224;
-inline constexpr u32 kMergeBarrier = 1;
-inline constexpr u32 kTurnBarrier = 2;       // + warpgroup
-inline constexpr u32 kWarpgroupBarrier = 4;  // + warpgroup
-inline constexpr i32 kPrefillCachedWorks = 64;
-
-template <class C>
-struct PrefillShared {
-  static constexpr u32 kPartBytes = C::kTileN * 128;
-  static constexpr u32 kTileBytes = C::kParts * kPartBytes;
-  alignas(1024) unsigned char q[C::kQStages][2][kQBytes<C>];
-  alignas(1024) unsigned char k[C::kStages][kTileBytes];  // [part of dim][token][64]
-  alignas(1024) unsigned char v[C::kStages][kTileBytes];  // [box][part of dim][token in box][64]
-  WorkTable<kPrefillCachedWorks, kPrefillThreads / 32> works;
-  SliceRange slices;  // for the consumers, which have no registers to keep them in
-  i32 merge_flags[kConsumerThreads];
-  alignas(8) u64 q_full[C::kQStages];
-  u64 q_empty[C::kQStages];
-  u64 k_full[C::kStages];
-  u64 k_empty[C::kStages];
-  u64 v_full[C::kStages];
-  u64 v_empty[C::kStages];
-};
-
-/// Position in a ring of `kCount` stages.
-template <i32 kCount>
-struct Ring {
-  i32 stage = 0;
-  u32 parity = 0;
-  PLAIT_DEVICE void advance() {
-    if (++stage == kCount) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-/// KV tiles of an item: tile t holds slots base + t * N up. An item without keys has one tile, all
-/// of it masked: the loops need no other case.
-struct TileRange {
-  i32 base, count;
-};
-template <class C>
-PLAIT_DEVICE TileRange tile_range(const Work& w) {
-  if constexpr (C::kPaged) {
-    const i32 base = w.kv_begin - w.kv_begin % C::kBox;
-    const i32 count = max_of(ceil_div(w.kv_end - base, C::kTileN), 1);
-    return {warp_uniform(base), warp_uniform(count)};
-  } else {
-    // Aligned to the item's end, so that no copy reads past it: a captured launch does not know
-    // how many tokens a later plan's tensor has.
-    const i32 count = max_of(ceil_div(w.kv_end - w.kv_begin, C::kTileN), 1);
-    return {warp_uniform(w.kv_end - count * C::kTileN), warp_uniform(count)};
-  }
-}
-
-/// First row, in the item, of a warpgroup's 64: moved back so that they end with the item's rows at
-/// the latest. A copy then never reads past the queries of a later plan; rows before the
-/// warpgroup's own (of the tile, or of whatever lies before it) are computed and dropped.
-PLAIT_DEVICE i32 warpgroup_row(const Work& w, i32 group) {
-  return min_of((group + 1) * kWarpgroupRows, w.num_fused_rows) - kWarpgroupRows;
-}
-
-// ---- producers ------------------------------------------------------------------------------
-
-/// Where box `box` of a tile lies.
-struct BoxSource {
-  i32 page, token;
-};
-template <class C>
-PLAIT_DEVICE BoxSource box_source(const Params& p, const Work& w, i32 tile_slot, i32 box) {
-  if constexpr (C::kPaged) {
-    const i32 slot = tile_slot + box * C::kBox;
-    BoxSource source{-1, slot % page_size<C>(p)};
-    if (slot < w.kv_end) {
-      source.page = load_page_id(p, w, slot / page_size<C>(p));
-    }
-    return source;
-  } else {
-    return {0, w.page_begin + tile_slot};
-  }
-}
-
-/// K is one box per tile where a tile is contiguous, else its parts are copied apart, by two warps.
-template <class C>
-inline constexpr bool kWholeK = C::kBox == C::kTileN || C::kParts == 1;
-
-/// Producer warp 0 copies Q and the first half of K's parts (or all of K), warp 1 copies V, warp 2
-/// the other parts of K: all tiles of all items, in the order in which they are read. One code path
-/// for the three: registers are scarce here.
-template <class C>
-PLAIT_DEVICE void prefill_producer(const HopperParams& hp, PrefillShared<C>& s) {
-  constexpr u32 kPartBytes = PrefillShared<C>::kPartBytes;
-  constexpr u32 kTileBytes = PrefillShared<C>::kTileBytes;
-  constexpr i32 kBoxes = C::kTileN / C::kBox;
-  constexpr i32 kWarpParts = kWholeK<C> ? 1 : C::kParts / 2;  // copies of K per box by one warp
-  static_assert(kBoxes * kWarpParts <= 32, "one copy per lane");
-  const Params& p = hp.common;
-  const i32 warp = static_cast<i32>(threadIdx.x) / 32;
-  if (warp > (kWholeK<C> ? 1 : 2)) return;
-  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
-  const bool is_v = warp == 1;
-  const bool all_parts = is_v || kWholeK<C>;
-  const i32 box = lane % kBoxes;
-  const i32 part = all_parts ? 0 : warp / 2 * kWarpParts + lane / kBoxes;
-  const i32 copies = all_parts ? kBoxes : kBoxes * kWarpParts;
-  const u32 bytes = all_parts ? kTileBytes : kWarpParts * kPartBytes;
-  const TensorMap* map = is_v ? &hp.v_map : &hp.k_map;
-  const u32 data = shared_address(is_v ? s.v[0] : s.k[0]) + static_cast<u32>(part) * kPartBytes +
-                   static_cast<u32>(box * C::kBox) * (all_parts ? C::kParts * 128U : 128U);
-  const u32 full = shared_address(is_v ? s.v_full : s.k_full);
-  const u32 empty = shared_address(is_v ? s.v_empty : s.k_empty);
-  const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
-  Ring<C::kQStages> q_ring;
-  Ring<C::kStages> ring;
-  for (i32 index = slices.first; index < slices.last; ++index) {
-    const Work& w = s.works.get(p, slices, index);
-    const TileRange tiles = tile_range<C>(w);
-    const i32 head_begin = warp_uniform(w.head);
-    const i32 head_end = head_begin + warp_uniform(w.count);
-    for (i32 head = head_begin; head < head_end; ++head) {
-      if (warp == 0) {
-        mbarrier_wait(shared_address(&s.q_empty[q_ring.stage]), q_ring.parity ^ 1);
-        if (lane < 2) {
-          const u32 q_full = shared_address(&s.q_full[q_ring.stage]);
-          if (lane == 0) mbarrier_arrive_expect(q_full, 2 * kQBytes<C>);
-          const i32 row = (w.fused_row_begin + warpgroup_row(w, lane)) / group_size<C>(p);
-          tma_load_5d(shared_address(s.q[q_ring.stage][lane]), &hp.q_map, q_full, 0, 0, row, 0,
-                      head, kL2EvictFirst);
-        }
-        __syncwarp();
-        q_ring.advance();
-      }
-      i32 tile_slot = tiles.base + (tiles.count - 1) * C::kTileN;
-      BoxSource next = box_source<C>(p, w, tile_slot, box);
-      for (i32 t = tiles.count; t > 0; --t) {
-        const BoxSource source = next;
-        tile_slot -= C::kTileN;
-        if (t > 1) next = box_source<C>(p, w, tile_slot, box);  // its latency hides in the wait
-        const u32 stage = static_cast<u32>(ring.stage);
-        mbarrier_wait(empty + stage * 8, ring.parity ^ 1);
-        if (lane == 0) mbarrier_arrive_expect(full + stage * 8, bytes);
-        __syncwarp();
-        if (lane < copies) {
-          tma_load_5d(data + stage * kTileBytes, map, full + stage * 8, 0, source.token, part, head,
-                      source.page, kL2EvictLast);
-        }
-        __syncwarp();
-        ring.advance();
-      }
-    }
-  }
-}
-
-// ---- consumers ------------------------------------------------------------------------------
 
 /// Softmax state of a thread's two rows, in units of unscaled logits.
 struct RowState {
@@ -551,6 +382,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       softmax_tile<C>(logits, rows, factor, hook.exponent_scale);
     };
     auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
+      if constexpr (C::kGather) return;    // its rows outside the item are zeros
       if (is_full(tile_slot)) return;
       const i32 first = warp_uniform(w.kv_begin) - tile_slot;
       const i32 last = warp_uniform(w.kv_end) - tile_slot;
@@ -650,8 +482,10 @@ PLAIT_DEVICE void prefill_worker(const HopperParams& p, PrefillShared<C>& s) {
   if (slices.first >= slices.last) return;
   if (tid == 0) {
     prefetch_tensor_map(&p.q_map);
-    prefetch_tensor_map(&p.k_map);
-    prefetch_tensor_map(&p.v_map);
+    if constexpr (!C::kGather) {
+      prefetch_tensor_map(&p.k_map);
+      prefetch_tensor_map(&p.v_map);
+    }
     s.slices = slices;
     constexpr u32 kConsumerWarps = kConsumerThreads / 32;
     for (i32 i = 0; i < C::kQStages; ++i) {
@@ -659,9 +493,9 @@ PLAIT_DEVICE void prefill_worker(const HopperParams& p, PrefillShared<C>& s) {
       mbarrier_init(shared_address(&s.q_empty[i]), kConsumerWarps);
     }
     for (i32 i = 0; i < C::kStages; ++i) {
-      mbarrier_init(shared_address(&s.k_full[i]), kWholeK<C> ? 1 : 2);
+      mbarrier_init(shared_address(&s.k_full[i]), kFillers<C, false>);
       mbarrier_init(shared_address(&s.k_empty[i]), kConsumerWarps);
-      mbarrier_init(shared_address(&s.v_full[i]), 1);
+      mbarrier_init(shared_address(&s.v_full[i]), kFillers<C, true>);
       mbarrier_init(shared_address(&s.v_empty[i]), kConsumerWarps);
     }
     fence_mbarrier_init();
@@ -669,10 +503,14 @@ PLAIT_DEVICE void prefill_worker(const HopperParams& p, PrefillShared<C>& s) {
   s.works.fill(p.common, slices);
   __syncthreads();
   if (tid < 128) {
-    release_registers<kProducerRegisters>();
-    prefill_producer<C>(p, s);
+    release_registers<kProducerRegisters<C>>();
+    if constexpr (C::kGather) {
+      prefill_gather<C>(p, s);
+    } else {
+      prefill_producer<C>(p, s);
+    }
   } else {
-    acquire_registers<kConsumerRegisters>();
+    acquire_registers<kConsumerRegisters<C>>();
     prefill_consumer<C>(p.common, s);
   }
 }

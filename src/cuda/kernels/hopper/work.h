@@ -150,14 +150,18 @@ PLAIT_DEVICE i32 page_size(const Params& p) {
   return C::kPageSize > 0 ? C::kPageSize : p.page_size;
 }
 
-/// Page id `entry` of the item's list; -1, which no copy accepts, if it is outside the pool.
-PLAIT_DEVICE i32 load_page_id(const Params& p, const Work& w, i32 entry) {
-  const i32 id = __ldg(p.page_ids[w.view] + w.page_begin + entry);
-  if (static_cast<u64>(static_cast<i64>(id)) < static_cast<u64>(p.pool_extent)) return id;
+/// Whether a page id is one of the pool; else the host is told.
+PLAIT_DEVICE bool check_page_id(const Params& p, const Work& w, i32 id) {
+  if (static_cast<u64>(static_cast<i64>(id)) < static_cast<u64>(p.pool_extent)) return true;
   atomicOr(&p.status->bits, static_cast<u32>(kStatusBadPageId));
   p.status->request = static_cast<u32>(w.request);
   p.status->page_id = id;
-  return -1;
+  return false;
+}
+/// Page id `entry` of the item's list; -1, which no box is copied from, if it is outside the pool.
+PLAIT_DEVICE i32 load_page_id(const Params& p, const Work& w, i32 entry) {
+  const i32 id = __ldg(p.page_ids[w.view] + w.page_begin + entry);
+  return check_page_id(p, w, id) ? id : -1;
 }
 
 PLAIT_DEVICE float k_scale(const Params& p, i32 kv_head) {
