@@ -40,10 +40,10 @@ void refuse_missing_operand(const char* field, const Tensor& tensor) {
               "the memory that replays after later plans shall use");
 }
 
-/// One last arriver with more to merge than this would merge alone, while the others are done, for
-/// longer than a launch takes that spreads the merges over the device (docs/perf-log.md): 128 rows
-/// of two states are some 20 us of eight warps, which see a row's memory latency 16 times.
-constexpr std::int64_t kLargestArrival = 1000;
+/// A last arriver with so much more to merge than its share would merge alone, while the others are
+/// done, for longer than a launch takes that deals the merges to all (docs/perf-log.md): 128 rows
+/// of two states, 2816, are some 20 us of eight warps, which see a row's memory latency 16 times.
+constexpr std::int64_t kUnevenArrival = 1000;
 
 int largest_class_count(std::span<const PlanTarget> targets) {
   int count = 1;
@@ -225,7 +225,8 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
   }
   for (std::size_t group = 0; group < slices_.size(); ++group) {
     const device::GroupHeader& header = group_header(plan, group);
-    merge_later_[group] = plan.groups[group].largest_arrival > kLargestArrival;
+    const GroupSummary& summary = plan.groups[group];
+    merge_later_[group] = summary.largest_arrival - summary.mean_arrival > kUnevenArrival;
     slices_[group].fill(0);
     for (std::int32_t index = 0; index < header.num_classes; ++index) {
       slices_[group][static_cast<std::size_t>(index)] = header.classes[index].num_slices;

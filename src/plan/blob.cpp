@@ -198,8 +198,10 @@ MergeSection write_merges(const BatchFacts& batch, TaskList& list, const RunSect
               }
             }
             out.num_refs = r - out.ref_begin;
+            const i64 work = out.num_fused_rows * (kRowInStates + out.num_refs);
+            section.total_arrivals += work * batch.domain_heads;
             for (std::size_t i = 0; i < count; ++i) {
-              tasks[i]->merged += out.num_fused_rows * (kRowInStates + out.num_refs);
+              tasks[i]->merged += work;
               section.largest_arrival = std::max(section.largest_arrival, tasks[i]->merged);
             }
             ++m;

@@ -73,6 +73,7 @@ struct MergeSection {
   i32 ref_offset = 0, num_refs = 0;
   i32 num_counters = 0;
   i64 largest_arrival = 0;  // see GroupSummary
+  i64 total_arrivals = 0;   // the same of all merges and heads
 };
 MergeSection write_merges(const BatchFacts& batch, TaskList& list, const RunSection& runs,
                           BlobWriter& blob);

@@ -394,6 +394,7 @@ void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, Blob
   summary.num_state_rows = runs.state_rows;
   summary.num_merges = merges.num_merges;
   summary.largest_arrival = merges.largest_arrival;
+  summary.mean_arrival = merges.total_arrivals / group.num_workers;
 }
 
 std::uint64_t plan_fingerprint(std::span<const AttentionSpec> groups) {

@@ -67,8 +67,10 @@ struct GroupSummary {
   std::int64_t num_state_rows = 0;
   std::int64_t num_merges = 0;
   /// What one item, arriving last at all its merges, would have to merge, in states of a row: the
-  /// states of each row, and kRowInStates for waiting until the first of them has come.
+  /// states of each row, and kRowInStates for waiting until the first of them has come. And what
+  /// each worker would, if all merges were dealt to all.
   std::int64_t largest_arrival = 0;
+  std::int64_t mean_arrival = 0;
 };
 inline constexpr std::int64_t kRowInStates = 20;
 

@@ -329,11 +329,24 @@ TEST_F(FakeExecutor, LargeMergesHaveALaunchOfTheirOwn) {
   const auto large = make_executor();
   fake_state().launches.clear();
   large->upload(plan({32}, 128), {});
-  ASSERT_GT(planner_->current().groups[0].largest_arrival, 1000);
+  ASSERT_GT(
+      planner_->current().groups[0].largest_arrival - planner_->current().groups[0].mean_arrival,
+      1000);
   large->run(args_);
   EXPECT_EQ(roles(), (std::vector<std::int32_t>{device::kMergeLater, device::kMergeOnly}));
   EXPECT_TRUE(fake_state().launches[1].overlaps_previous);
   EXPECT_EQ(fake_state().launches[0].stream, fake_state().launches[1].stream);
+
+  // Merges of many arrivers are as evenly dealt in place.
+  capacity_.max_requests = 8;
+  const auto many = make_executor();
+  fake_state().launches.clear();
+  many->upload(plan({16, 16, 16, 16, 16, 16, 16, 16}, 128), {});
+  ASSERT_GT(planner_->current().groups[0].largest_arrival, 1000);
+  many->run(args_);
+  EXPECT_EQ(roles(), (std::vector<std::int32_t>{device::kMergeInPlace}));
+  many->upload(plan({1}, 8), {});
+  large->upload(plan({32}, 128), {});
 
   // A graph keeps what was decided when it was captured.
   CuStream stream = make_stream();

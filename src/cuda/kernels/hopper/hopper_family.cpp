@@ -39,7 +39,7 @@ CostModel decode_cost(const DeviceFacts& facts, int head_dim) {
   const double bytes_per_ns =
       0.9 * 2.0 * facts.memory_clock_khz * 1e-6 * facts.memory_bus_bits / 8.0 / facts.sm_count;
   CostModel cost;
-  cost.per_item = cost_units(1200.0);
+  cost.per_item = cost_units(3000.0);
   cost.per_tile = 0;
   cost.per_kv_token = cost_units(head_dim * 2 * 2 / std::max(bytes_per_ns, 1.0));
   cost.per_state_row = cost_units(30.0);
