@@ -91,7 +91,10 @@ TEST(HopperFamily, StridesThatAGatheringKernelCannotCountAreRefused) {
     *stride = before;
   };
   refuses(&params.k_stride_page, -1280, "k.strides");
-  refuses(&params.v_stride_slot, device::i64{1} << 35, "v.strides");
+  refuses(&params.v_stride_slot, (device::i64{1} << 40) + 8, "v.strides");
+  params.pool_extent = 400'000'000;  // 1 TB
+  refuses(&params.k_stride_page, 5 * 256 + 8, "k.strides");
+  EXPECT_NO_THROW(family->write_parameters(request, out));
   params.pool_extent = 1;  // a stride that is never used may be anything
   params.k_stride_page = -1280;
   EXPECT_NO_THROW(family->write_parameters(request, out));

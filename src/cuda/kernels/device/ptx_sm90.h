@@ -128,8 +128,8 @@ PLAIT_DEVICE void store_matrices(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
 /// 128-byte swizzle, in a buffer aligned to 1024 bytes.
 PLAIT_DEVICE u32 swizzle128(u32 row, u32 chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
 
-PLAIT_DEVICE void store_shared_zero16(u32 address) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+PLAIT_DEVICE void store_shared_fill16(u32 address, u32 word) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(word) : "memory");
 }
 PLAIT_DEVICE void store_shared16(u32 address, const uint4& value) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x),

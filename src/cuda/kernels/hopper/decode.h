@@ -86,6 +86,7 @@ PLAIT_DEVICE BlockRange block_range(const Work& w) {
 /// i + 16 look after token i of the next block).
 template <class C>
 struct DecodeLoader {
+  const HopperParams& hp;
   const Params& p;
   DecodeShared<C>& s;
   SliceRange slices;
@@ -95,11 +96,10 @@ struct DecodeLoader {
   i32 block;                          // next block of this warp in the item
   i32 batch_begin, ids;
   PendingSlot pending;  // where rows are gathered: of the next block
-  HeadRows rows;        // of K in the lower half of the warp, of V in the upper
   const Work* w;
 
-  PLAIT_DEVICE DecodeLoader(const Params& params, DecodeShared<C>& shared, SliceRange range)
-      : p(params), s(shared), slices(range) {
+  PLAIT_DEVICE DecodeLoader(const HopperParams& params, DecodeShared<C>& shared, SliceRange range)
+      : hp(params), p(params.common), s(shared), slices(range) {
     warp = static_cast<i32>(threadIdx.x) / 32;
     lane = static_cast<i32>(threadIdx.x) & 31;
     slice = range.first - 1;
@@ -129,7 +129,6 @@ struct DecodeLoader {
       num_blocks = blocks.count;
       block = (warp - phase) & (C::kWarps - 1);
     } while (block >= num_blocks);
-    if constexpr (C::kGather) rows = HeadRows(p, lane >= kBlockTokens, head);
     load_ids();
   }
 
@@ -137,7 +136,7 @@ struct DecodeLoader {
     batch_begin = block;
     if constexpr (C::kGather) {
       const i32 token = lane & (kBlockTokens - 1);
-      pending = fetch_slot(p, *w, first_slot + block * kBlockTokens + token);
+      pending = PageSlots(p, *w).fetch(p, first_slot + block * kBlockTokens + token);
     } else if constexpr (C::kPaged) {
       const i32 mine = block + lane * C::kWarps;
       ids = 0;
@@ -147,23 +146,33 @@ struct DecodeLoader {
     }
   }
 
+  /// The lower half of the warp looks after rows of K, the upper after those of V.
   PLAIT_DEVICE void gather(i32 slot) {
-    const u64 row = row_address(p, *w, rows, pending);
+    const u32 l = static_cast<u32>(lane);
+    const u32 number = row_number(p, *w, lane < kBlockTokens ? hp.k_rows : hp.v_rows, pending);
+    WarpRows k, v;
+    k.spread(l, number, 0);
+    v.spread(l, number, kBlockTokens);
     const u32 data = shared_address(s.slots[warp][slot]);
-    RowSources k, v;
-    k.spread(static_cast<u32>(lane), row, 0);
-    v.spread(static_cast<u32>(lane), row, kBlockTokens);
-    if (__any_sync(~0U, row == 0)) {
-      copy_rows<false>(data, k, v);
-    } else {
+    if (!__any_sync(~0U, number > kMaxRowNumber)) {
       copy_rows<true>(data, k, v);
+      return;
     }
+    copy_rows<false>(data, k, v);
+    if (!__any_sync(~0U, number == kBadRow)) return;
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncwarp();
+    poison_16_rows<C::kParts>(l, data, kPartBytes, k);
+    poison_16_rows<C::kParts>(l, data + kBlockBytes<C>, kPartBytes, v);
   }
   template <bool kComplete>
-  PLAIT_DEVICE void copy_rows(u32 data, const RowSources& k, const RowSources& v) {
+  PLAIT_DEVICE void copy_rows(u32 data, const WarpRows& k, const WarpRows& v) const {
     const u32 l = static_cast<u32>(lane);
-    copy_16_rows<C::kParts, kComplete>(l, data, kPartBytes, k);
-    copy_16_rows<C::kParts, kComplete>(l, data + kBlockBytes<C>, kPartBytes, v);
+    copy_16_rows<C::kParts, kComplete>(l, data, kPartBytes, lane_source(p, false, head, l),
+                                       hp.k_rows.bytes, k);
+    copy_16_rows<C::kParts, kComplete>(l, data + kBlockBytes<C>, kPartBytes,
+                                       lane_source(p, true, head, l), hp.v_rows.bytes, v);
   }
 
   /// Waits for the oldest block under way, in `slot`.
@@ -253,7 +262,7 @@ struct Queries {
                             at.head * p.q_stride_head + chunk * 8;
           store_shared16(to, __ldg(reinterpret_cast<const uint4*>(from)));
         } else {
-          store_shared_zero16(to);
+          store_shared_fill16(to, 0U);
         }
       }
       named_barrier_sync(1, C::kWarps * 32);
@@ -441,15 +450,18 @@ PLAIT_DEVICE void clear_v_rows(u32 v_address, i32 first, i32 last) {
   for (i32 i = lane; i < kBlockTokens * kChunks; i += 32) {
     const i32 row = i / kChunks;
     if (row >= first && row < last) continue;
-    store_shared_zero16(v_address + static_cast<u32>(i % kChunks / 8) * kPartBytes +
-                        static_cast<u32>(row) * 128 + static_cast<u32>(i & 7) * 16);
+    store_shared_fill16(v_address + static_cast<u32>(i % kChunks / 8) * kPartBytes +
+                            static_cast<u32>(row) * 128 + static_cast<u32>(i & 7) * 16,
+                        0U);
   }
   __syncwarp();
 }
 
 template <class C>
-PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const TensorMap* v_map,
-                                DecodeShared<C>& s) {
+PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
+  const Params& p = hp.common;
+  const TensorMap* k_map = &hp.k_map;
+  const TensorMap* v_map = &hp.v_map;
   const i32 tid = static_cast<i32>(threadIdx.x);
   const i32 warp = tid / 32;
   const i32 lane = tid & 31;
@@ -467,7 +479,7 @@ PLAIT_DEVICE void decode_worker(const Params& p, const TensorMap* k_map, const T
   }
   __syncthreads();
 
-  DecodeLoader<C> loader(p, s, slices);
+  DecodeLoader<C> loader(hp, s, slices);
 #pragma unroll 1
   for (i32 slot = 0; slot < C::kSlots; ++slot) loader.issue(k_map, v_map, slot);
 
@@ -569,7 +581,7 @@ PLAIT_DEVICE void decode_entry(const HopperParams& p) {
   if constexpr (C::kMeasured) record_worker_begin(p.common);
   allow_next_grid();
   prefetch_plan(p.common);
-  decode_worker<C>(p.common, &p.k_map, &p.v_map, shared);
+  decode_worker<C>(p, shared);
   if constexpr (C::kMeasured) record_worker_end(p.common);
   wait_for_previous_grid();
 }

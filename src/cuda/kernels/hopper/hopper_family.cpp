@@ -7,8 +7,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
-#include <tuple>
 
 #include "cuda/driver.h"
 #include "cuda/family.h"
@@ -102,13 +102,29 @@ void encode_map(const ParameterRequest& from, TensorMap* out, const char* field,
   std::memcpy(out, &map, sizeof(TensorMap));
 }
 
-/// Gathering kernels count the strides of pages and of tokens in 16 bytes, in 32 bits.
-void check_gathered_stride(const char* field, std::int64_t extent, std::int64_t stride) {
-  constexpr std::int64_t kLargestStride = std::int64_t{8} << 32;
-  if (extent <= 1 || (stride >= 0 && stride % 8 == 0 && stride < kLargestStride)) return;
-  throw Error(ErrorCode::kUnsupported, std::string(field) + ".strides",
-              std::to_string(stride) + " elements",
-              "a multiple of 8 from 0 to below 2^35, as rows are gathered (family hopper)");
+/// How a gathering kernel counts the rows of a pool: 32 bits are enough in units of what strides
+/// have in common.
+device::hopper::RowUnits row_units(const char* field, std::int64_t pages, std::int64_t page_stride,
+                                   std::int64_t tokens, std::int64_t token_stride) {
+  constexpr std::int64_t kLargestUnit = std::int64_t{1} << 30;  // elements
+  if (pages <= 1) page_stride = 0;                              // never used, whatever it is
+  if (tokens <= 1) token_stride = 0;
+  std::int64_t unit = std::max<std::int64_t>(std::gcd(page_stride, token_stride), 8);
+  if (unit > kLargestUnit) unit = std::gcd(unit, kLargestUnit);
+  const std::int64_t page = page_stride / unit;
+  const std::int64_t token = token_stride / unit;
+  constexpr std::int64_t kMost = device::hopper::kMaxRowNumber;
+  const bool counts = page >= 0 && token >= 0 && page <= kMost / std::max<std::int64_t>(pages, 1) &&
+                      token <= kMost / tokens && page * pages + token * tokens <= kMost;
+  if (!counts) {
+    throw Error(ErrorCode::kUnsupported, std::string(field) + ".strides",
+                std::to_string(page_stride) + " and " + std::to_string(token_stride) +
+                    " elements from page to page and from token to token",
+                "strides from 0 on that 32 bits count in units of their common divisor, as rows "
+                "are gathered (family hopper)");
+  }
+  return {static_cast<device::u32>(page), static_cast<device::u32>(token),
+          static_cast<device::u32>(2 * unit)};
 }
 
 bool gathers(const AttentionSpec& spec) {
@@ -228,11 +244,8 @@ class HopperFamily final : public FamilyHooks {
           false);
     }
     if (gathers(spec)) {
-      for (const auto& [field, page, slot] : {std::tuple{"k", p.k_stride_page, p.k_stride_slot},
-                                              {"v", p.v_stride_page, p.v_stride_slot}}) {
-        check_gathered_stride(field, p.pool_extent, page);
-        check_gathered_stride(field, p.page_size, slot);
-      }
+      params->k_rows = row_units("k", p.pool_extent, p.k_stride_page, p.page_size, p.k_stride_slot);
+      params->v_rows = row_units("v", p.pool_extent, p.v_stride_page, p.page_size, p.v_stride_slot);
       return sizeof(HopperParams);
     }
     const Axis tokens{paged ? spec.page_size : kUnbounded, 0, box};

@@ -11,6 +11,14 @@ struct alignas(64) TensorMap {
   u64 opaque[16];
 };
 
+/// Where rows of K or V lie, for kernels that gather them: the row of token t of page i starts
+/// (i * page + t * token) * bytes after that of token 0 of page 0. Numbers are at most
+/// kMaxRowNumber.
+struct RowUnits {
+  u32 page, token, bytes;
+};
+inline constexpr u32 kMaxRowNumber = 0xFFFFFFFD;
+
 /// The only parameter of a hopper kernel. All maps are rank 5 with 64 elements of a row (128 bytes,
 /// swizzled) as the innermost axis:
 ///   q    [dim mod 64, head in group, query row, part of dim, kv head]
@@ -21,6 +29,7 @@ struct HopperParams {
   TensorMap q_map;
   TensorMap k_map;
   TensorMap v_map;
+  RowUnits k_rows, v_rows;
 };
 
 }  // namespace plait::device::hopper

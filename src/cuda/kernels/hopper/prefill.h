@@ -146,9 +146,10 @@ PLAIT_DEVICE void clear_v_tile(u32 v_address, i32 first, i32 last, i32 group, i3
     const i32 row = i / kChunks;
     if (row >= first && row < last) continue;
     const u32 r = static_cast<u32>(row);
-    store_shared_zero16(v_address + r / kBox * (kBox * C::kParts * 128) +
-                        static_cast<u32>(i % kChunks / 8) * (kBox * 128) + r % kBox * 128 +
-                        static_cast<u32>(i & 7) * 16);
+    store_shared_fill16(v_address + r / kBox * (kBox * C::kParts * 128) +
+                            static_cast<u32>(i % kChunks / 8) * (kBox * 128) + r % kBox * 128 +
+                            static_cast<u32>(i & 7) * 16,
+                        0U);
   }
   fence_async_shared();
   named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);

@@ -69,14 +69,15 @@ struct TileGatherer {
   static constexpr i32 kRows = C::kTileN / 64;  // of a lane: tokens 64 apart
   static constexpr u32 kPartBytes = PrefillShared<C>::kPartBytes;
 
+  const HopperParams& hp;
   const Params& p;
   PrefillShared<C>& s;
   TileCursor<C> next;
   PendingSlot pending[kRows];  // of the next tile
   u32 unsignalled = 0;         // `full` of the tile whose copies nobody has waited for; 0: none
 
-  PLAIT_DEVICE TileGatherer(const Params& params, PrefillShared<C>& shared)
-      : p(params), s(shared), next(params, shared) {
+  PLAIT_DEVICE TileGatherer(const HopperParams& params, PrefillShared<C>& shared)
+      : hp(params), p(params.common), s(shared), next(params.common, shared) {
     fetch();
   }
 
@@ -84,8 +85,9 @@ struct TileGatherer {
     if (next.done()) return;
     const i32 thread = static_cast<i32>(threadIdx.x);
     const i32 slot = next.slot + thread / 64 * 32 + (thread & 31);
+    const PageSlots pages(p, *next.w);
 #pragma unroll
-    for (i32 j = 0; j < kRows; ++j) pending[j] = fetch_slot(p, *next.w, slot + j * 64);
+    for (i32 j = 0; j < kRows; ++j) pending[j] = pages.fetch(p, slot + j * 64);
   }
 
   /// Tells the consumers of the last tile but kLater: it is complete.
@@ -106,19 +108,31 @@ struct TileGatherer {
     mbarrier_wait(barrier, parity);
   }
 
+  PLAIT_DEVICE const RowUnits& units() const { return kIsV ? hp.v_rows : hp.k_rows; }
+
+  /// Where 16 rows of the warp belong.
+  static PLAIT_DEVICE u32 target(u32 tile, u32 i) {
+    return tile + threadIdx.x / 64 * 4096 + i / 2 * 8192 + i % 2 * 2048;
+  }
   template <bool kComplete>
-  PLAIT_DEVICE void copy(u32 stage, const RowSources (&rows)[2 * kRows]) {
-    const u32 thread = threadIdx.x;
-    const u32 data = shared_address(kIsV ? s.v[0] : s.k[0]) + stage * PrefillShared<C>::kTileBytes +
-                     thread / 64 * 4096;
+  PLAIT_DEVICE void copy(u32 tile, u64 source, const WarpRows (&rows)[2 * kRows]) {
 #pragma unroll
     for (u32 i = 0; i < 2 * kRows; ++i) {
-      copy_16_rows<C::kParts, kComplete>(thread & 31, data + i / 2 * 8192 + i % 2 * 2048,
-                                         kPartBytes, rows[i]);
+      copy_16_rows<C::kParts, kComplete>(threadIdx.x & 31, target(tile, i), kPartBytes, source,
+                                         units().bytes, rows[i]);
+    }
+  }
+  PLAIT_DEVICE void poison(u32 tile, const WarpRows (&rows)[2 * kRows]) {
+    copy_async_commit();
+    copy_async_wait<0>();
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < 2 * kRows; ++i) {
+      poison_16_rows<C::kParts>(threadIdx.x & 31, target(tile, i), kPartBytes, rows[i]);
     }
   }
 
-  PLAIT_DEVICE void run(const HopperParams& hp) {
+  PLAIT_DEVICE void run() {
     Ring<C::kQStages> q_ring;
     Ring<C::kStages> ring;
     while (!next.done()) {
@@ -127,29 +141,29 @@ struct TileGatherer {
         copy_queries<C>(hp, s, *next.w, next.head, q_ring);
       }
       // All that can be done before the stage is free, so that its copies start at once when it is.
-      u64 address[kRows];
-      bool absent = false;
-      const HeadRows head_rows(p, kIsV, next.head);
+      const u32 lane = threadIdx.x & 31;
+      WarpRows rows[2 * kRows];
+      u32 largest = 0;
 #pragma unroll
       for (i32 j = 0; j < kRows; ++j) {
-        address[j] = row_address(p, *next.w, head_rows, pending[j]);
-        absent = absent || address[j] == 0;
+        const u32 number = row_number(p, *next.w, units(), pending[j]);
+        largest = max_of(largest, number);
+        rows[2 * j].spread(lane, number, 0);
+        rows[2 * j + 1].spread(lane, number, 16);
       }
-      absent = __any_sync(~0U, absent);
+      const bool complete = !__any_sync(~0U, largest > kMaxRowNumber);
+      const u64 source = lane_source(p, kIsV, next.head, lane);
       next.advance();
       fetch();
-      RowSources rows[2 * kRows];
-#pragma unroll
-      for (i32 j = 0; j < kRows; ++j) {
-        rows[2 * j].spread(threadIdx.x & 31, address[j], 0);
-        rows[2 * j + 1].spread(threadIdx.x & 31, address[j], 16);
-      }
       const u32 stage = static_cast<u32>(ring.stage);
+      const u32 tile =
+          shared_address(kIsV ? s.v[0] : s.k[0]) + stage * PrefillShared<C>::kTileBytes;
       wait(shared_address(kIsV ? s.v_empty : s.k_empty) + stage * 8, ring.parity ^ 1);
-      if (absent) {
-        copy<false>(stage, rows);
+      if (complete) {
+        copy<true>(tile, source, rows);
       } else {
-        copy<true>(stage, rows);
+        copy<false>(tile, source, rows);
+        if (__any_sync(~0U, largest == kBadRow)) poison(tile, rows);
       }
       copy_async_commit();
       signal<1>();
@@ -164,9 +178,9 @@ struct TileGatherer {
 template <class C>
 PLAIT_DEVICE void prefill_gather(const HopperParams& hp, PrefillShared<C>& s) {
   if ((threadIdx.x / 32 & 1) == 0) {
-    TileGatherer<C, false>(hp.common, s).run(hp);
+    TileGatherer<C, false>(hp, s).run();
   } else {
-    TileGatherer<C, true>(hp.common, s).run(hp);
+    TileGatherer<C, true>(hp, s).run();
   }
 }
 
