@@ -41,8 +41,8 @@ struct Case {
         (spec.layout == KvLayout::kHnd ? " HND" : "") +
         (spec.mask == MaskKind::kCausal ? " causal" : "") + " window " +
         std::to_string(spec.window_left) + " cap " + std::to_string(spec.logits_soft_cap) +
-        (spec.sink ? " sink" : "") + (state ? " state" : "") + (shared_prefix ? " prefix" : "") +
-        (selected ? " selected" : "") + " qo";
+        (spec.alibi ? " alibi" : "") + (spec.sink ? " sink" : "") + (state ? " state" : "") +
+        (shared_prefix ? " prefix" : "") + (selected ? " selected" : "") + " qo";
     for (int n : qo_len) s += " " + std::to_string(n);
     s += " kv";
     for (int n : kv_len) s += " " + std::to_string(n);
@@ -164,6 +164,8 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   }
   DeviceArray<float> sink(context_, static_cast<std::size_t>(spec.num_qo_heads));
   for (auto& x : sink.host) x = normal(random);
+  DeviceArray<float> slopes(context_, static_cast<std::size_t>(spec.num_qo_heads));
+  for (auto& x : slopes.host) x = std::uniform_real_distribution<float>(-0.05F, 0.5F)(random);
   DeviceArray<std::int32_t> own(context_, std::max<std::size_t>(own_ids.size(), 1));
   DeviceArray<std::int32_t> prefix(context_, std::max<std::size_t>(prefix_ids.size(), 1));
   DeviceArray<std::int32_t> listed(context_, std::max<std::size_t>(positions.size(), 1));
@@ -173,6 +175,7 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   for (auto* a : {&q, &k, &v}) a->upload();
   for (auto* a : {&own, &prefix, &listed}) a->upload();
   sink.upload();
+  slopes.upload();
   const std::size_t rows = static_cast<std::size_t>(total_q * spec.num_qo_heads);
   DeviceArray<std::uint16_t> o16(context_, rows * dims);
   DeviceArray<float> o32(context_, rows * dims);
@@ -249,6 +252,10 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
   if (spec.sink) {
     args.sink = Tensor::contiguous(sink.device(), DType::kF32, {spec.num_qo_heads}, device);
   }
+  if (spec.alibi) {
+    args.alibi_slopes =
+        Tensor::contiguous(slopes.device(), DType::kF32, {spec.num_qo_heads}, device);
+  }
   args.state = c.state;
   args.k_scale = 0.75F;
   args.v_scale = 1.5F;
@@ -300,6 +307,10 @@ void GpuHopper::check(const Case& c, std::mt19937_64& random) {
             s = dot * 0.75 / std::sqrt(static_cast<double>(dim));
             if (spec.logits_soft_cap > 0.0) {
               s = spec.logits_soft_cap * std::tanh(s / spec.logits_soft_cap);
+            }
+            if (spec.alibi) {
+              s += static_cast<double>(slopes.host[static_cast<std::size_t>(head)]) *
+                   (key.position - position);
             }
           }
           weight.push_back(s);
@@ -380,7 +391,8 @@ TEST_F(GpuHopper, RandomBatches) {
         pick(DType::kBF16, DType::kBF16, DType::kF16);
     c.spec.mask = pick(MaskKind::kNone, MaskKind::kCausal, MaskKind::kCausal);
     if (random() % 4 == 0) c.spec.window_left = pick(0, 5, 70, 200);
-    if (random() % 4 == 0) c.spec.logits_soft_cap = 2.0;
+    if (random() % 4 == 0) c.spec.logits_soft_cap = pick(2.0, 30.0);
+    c.spec.alibi = random() % 3 == 0;
     c.spec.sink = random() % 4 == 0;
     c.state = random() % 5 == 0;
     if (random() % 4 == 0) {
@@ -473,6 +485,8 @@ TEST_F(GpuHopper, Declines) {
   EXPECT_FALSE(declined(spec));
   spec = base_spec(32, 8);
   spec.alibi = true;
+  EXPECT_FALSE(declined(spec));
+  spec.sm_scale = 1e-20;
   EXPECT_TRUE(declined(spec));
   spec = base_spec(32, 8);
   spec.mask = MaskKind::kCustom;

@@ -29,7 +29,7 @@ namespace plait::device::hopper {
 
 // A config C has: DTypeCode kElement; i32 kHeadDim, kParts (of 64 dims), kWarps (a power of two),
 // kSlots (per warp), kGroupSize, kPageSize (0: read at run time); bool kPaged, kCausal, kWindow,
-// kSoftCap, kMeasured.
+// kSoftCap, kAlibi, kMeasured.
 
 inline constexpr i32 kBlockTokens = kDecodeBlockTokens;
 inline constexpr u32 kPartBytes = kBlockTokens * 128;  // 64 dims of a block
@@ -300,9 +300,9 @@ struct Queries {
   }
 };
 
-/// logits[n][...]: those (unscaled) of tokens 8 n .. 8 n + 7 of a block.
+/// logits[4 n ...]: those (unscaled) of tokens 8 n .. 8 n + 7 of a block.
 template <class C>
-PLAIT_DEVICE void block_logits(float (&logits)[2][4], DecodeShared<C>& s, const Queries<C>& q,
+PLAIT_DEVICE void block_logits(float (&logits)[8], DecodeShared<C>& s, const Queries<C>& q,
                                u32 k_address) {
   constexpr u32 kSteps = C::kHeadDim / 16;
   const u32 lane = threadIdx.x & 31;
@@ -321,19 +321,19 @@ PLAIT_DEVICE void block_logits(float (&logits)[2][4], DecodeShared<C>& s, const 
 #pragma unroll
   for (i32 j = 0; j < 2; ++j)
 #pragma unroll
-    for (i32 e = 0; e < 4; ++e) logits[j][e] = acc[0][j].x[e] + acc[1][j].x[e];
+    for (i32 e = 0; e < 4; ++e) logits[j * 4 + e] = acc[0][j].x[e] + acc[1][j].x[e];
 }
 
 /// state += softmax step over one block, given scaled logits in base 2.
 template <class C>
-PLAIT_DEVICE void block_update(DecodeState<C>& st, const float (&s)[2][4], u32 v_address) {
+PLAIT_DEVICE void block_update(DecodeState<C>& st, const float (&s)[8], u32 v_address) {
   const u32 lane = threadIdx.x & 31;
   FragmentA a;
   float factor[2];
   bool moved = false;
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
-    float m = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
+    float m = fmaxf(fmaxf(s[2 * r], s[2 * r + 1]), fmaxf(s[4 + 2 * r], s[5 + 2 * r]));
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 1));
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
     m = fmaxf(m, st.max[r]);
@@ -341,10 +341,10 @@ PLAIT_DEVICE void block_update(DecodeState<C>& st, const float (&s)[2][4], u32 v
     moved = moved || m != st.max[r];
     factor[r] = fast_exp2(st.max[r] - base);
     st.max[r] = m;
-    const float p0 = fast_exp2(s[0][2 * r] - base);
-    const float p1 = fast_exp2(s[0][2 * r + 1] - base);
-    const float p2 = fast_exp2(s[1][2 * r] - base);
-    const float p3 = fast_exp2(s[1][2 * r + 1] - base);
+    const float p0 = fast_exp2(s[2 * r] - base);
+    const float p1 = fast_exp2(s[2 * r + 1] - base);
+    const float p2 = fast_exp2(s[4 + 2 * r] - base);
+    const float p3 = fast_exp2(s[5 + 2 * r] - base);
     st.sum[r] = st.sum[r] * factor[r] + ((p0 + p1) + (p2 + p3));
     a.word[r] = pack<C>(p0, p1);
     a.word[r + 2] = pack<C>(p2, p3);
@@ -488,6 +488,7 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
   i32 phase = 0;
   DecodeState<C> state;
   LogitsHook<C> hook;
+  RowBias<C> bias;
   Queries<C> q;
   for (i32 index = slices.first; index < slices.last; ++index) {
     const Work& w = s.works.get(p, slices, index);
@@ -507,7 +508,13 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
     for (i32 kv_head = w.head; kv_head < w.head + w.count; ++kv_head) {
       q.load(p, s, w, kv_head);
       hook.start_head(p, kv_head);
-      const auto tile_hook = hook.start_tile(p, kv_head);
+      if constexpr (C::kAlibi) {
+#pragma unroll
+        for (i32 r = 0; r < 2; ++r) {
+          const i32 row = w.fused_row_begin + min_of(lane / 4 + 8 * r, w.num_fused_rows - 1);
+          bias.start_row(p, w, r, row, kv_head, hook.exponent_scale);
+        }
+      }
       state.clear();
       i32 block = (warp - phase) & (C::kWarps - 1);
       phase = (phase + num_blocks) & (C::kWarps - 1);
@@ -518,22 +525,24 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
         loader.wait(slot, parity);
         const u32 data = shared_address(s.slots[warp][slot]);
         const i32 begin = slot0 + block * kBlockTokens;
-        float logits[2][4];
+        float logits[8];
         block_logits<C>(logits, s, q, data);
+        hook.template cap<8>(p, kv_head, [&](i32 i) -> float& { return logits[i]; });
+        float shift[2]{0.0F, 0.0F};
+        if constexpr (C::kAlibi) {
+          bias.template add<kBlockTokens>(logits, shift, p, w, begin, hook.exponent_scale);
+        }
 #pragma unroll
-        for (i32 n = 0; n < 2; ++n)
-#pragma unroll
-          for (i32 e = 0; e < 4; ++e) {
-            logits[n][e] = tile_hook.apply(logits[n][e]) * hook.exponent_scale;
-          }
+        for (i32 i = 0; i < 8; ++i) {
+          logits[i] = logits[i] * hook.exponent_scale + shift[(i >> 1) & 1];
+        }
         if (begin < full_begin || begin + kBlockTokens > full_end) {
 #pragma unroll
-          for (i32 n = 0; n < 2; ++n)
-#pragma unroll
-            for (i32 e = 0; e < 4; ++e) {
-              const i32 at = begin + n * 8 + (lane & 3) * 2 + (e & 1);
-              if (at < range[e >> 1].begin || at >= range[e >> 1].end) logits[n][e] = neg_inf();
-            }
+          for (i32 i = 0; i < 8; ++i) {
+            const i32 at = begin + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
+            const SlotRange& seen = range[(i >> 1) & 1];
+            if (at < seen.begin || at >= seen.end) logits[i] = neg_inf();
+          }
           if (!C::kGather && (begin < w.kv_begin || begin + kBlockTokens > w.kv_end)) {
             clear_v_rows<C>(data + kBlockBytes<C>, w.kv_begin - begin, w.kv_end - begin);
             fence_async_shared();

@@ -131,6 +131,13 @@ bool gathers(const AttentionSpec& spec) {
   return device::hopper::gathers_rows(spec.kv_kind == KvKind::kPaged, spec.page_size);
 }
 
+/// The kernels add ALiBi in the unit of what comes before it, tanh times the cap or raw products
+/// times `scale`: the slopes divided by it.
+bool holds_slopes(const AttentionSpec& spec, float scale) {
+  return (spec.logits_soft_cap > 0.0 ? spec.logits_soft_cap : static_cast<double>(scale)) >=
+         0x1p-60;
+}
+
 class HopperFamily final : public FamilyHooks {
  public:
   std::string_view name() const noexcept override { return "hopper"; }
@@ -160,7 +167,6 @@ class HopperFamily final : public FamilyHooks {
       return "group size " + std::to_string(group) + " is not a power of two up to 64";
     }
     if (spec.mask == MaskKind::kCustom) return "custom masks are not served";
-    if (spec.alibi) return "ALiBi is not served";
     if (spec.rope.kind != RopeKind::kNone) return "fused rope is not served";
     if (spec.reduction != Reduction::kSoftmax) return "only the softmax reduction is served";
     if (!spec.variant.source.empty()) return "user variants are not served";
@@ -168,6 +174,9 @@ class HopperFamily final : public FamilyHooks {
     // Hidden logits are -inf before they are scaled: a scale that f32 turns into 0 would make NaN.
     const auto scale = static_cast<float>(effective_sm_scale(spec));
     if (!(scale > 0.0F) || !std::isnormal(scale)) return "sm_scale is not a positive f32 number";
+    if (spec.alibi && !holds_slopes(spec, scale)) {
+      return "soft cap or sm_scale is below 2^-60, by which ALiBi slopes are divided";
+    }
     return {};
   }
 
@@ -204,7 +213,8 @@ class HopperFamily final : public FamilyHooks {
     const bool paged = spec.kv_kind == KvKind::kPaged;
     key.page_size = narrow(!paged ? 1 : gathers(spec) ? 0 : spec.page_size);
     key.group_size = narrow(spec.group_size());
-    key.variant = narrow(spec.logits_soft_cap > 0.0 ? kVariantSoftCap : 0);
+    key.variant = narrow((spec.logits_soft_cap > 0.0 ? kVariantSoftCap : 0) |
+                         (spec.alibi ? kVariantAlibi : 0));
     key.mode = narrow(request.measured ? kModeMeasured : 0);
     key.stages = narrow(decode ? device::hopper::decode_slots(spec.head_dim_qk) : 2);
     key.warps = narrow(decode ? device::hopper::decode_warps(spec.head_dim_qk) : 12);
@@ -222,6 +232,10 @@ class HopperFamily final : public FamilyHooks {
     if (!(p.k_scale > 0.0F) || !std::isnormal(p.sm_scale * p.k_scale)) {
       throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
                   "a positive scale whose product with sm_scale f32 holds (family hopper)");
+    }
+    if (spec.alibi && !holds_slopes(spec, p.sm_scale * p.k_scale)) {
+      throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
+                  "with ALiBi, at least 2^-60 / sm_scale (family hopper)");
     }
     auto* params = new (out.data()) HopperParams{};
     params->common = p;

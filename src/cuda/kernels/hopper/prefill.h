@@ -27,9 +27,9 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-/// Softmax state of a thread's two rows, in units of unscaled logits.
+/// Softmax state of a thread's two rows.
 struct RowState {
-  float max[2];
+  float max[2];  // base 2
   float sum[2];  // this thread's columns only
 };
 
@@ -81,18 +81,11 @@ PLAIT_DEVICE void mask_tile(float (&s)[C::kTileN / 2], const SlotRange (&range)[
   }
 }
 
-template <class C>
-PLAIT_DEVICE void hook_tile(float (&s)[C::kTileN / 2], const typename LogitsHook<C>::Tile& hook) {
-  if constexpr (LogitsHook<C>::kActive) {
-#pragma unroll
-    for (i32 i = 0; i < C::kTileN / 2; ++i) s[i] = hook.apply(s[i]);
-  }
-}
-
-/// Turns logits into probabilities in place; `factor` rescales what was accumulated before.
+/// Turns logits into probabilities in place; `factor` rescales what was accumulated before. Base 2
+/// is logit * scale_log2 + shift, where ALiBi shifts them.
 template <class C>
 PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], RowState& rows, float (&factor)[2],
-                               float scale_log2) {
+                               float scale_log2, const float (&shift)[2]) {
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
     float m = fmaxf(s[r * 2], s[r * 2 + 1]);
@@ -100,11 +93,13 @@ PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], RowState& rows, float 
     for (i32 i = 1; i < C::kTileN / 8; ++i) {
       m = fmaxf(m, fmaxf(s[i * 4 + r * 2], s[i * 4 + r * 2 + 1]));
     }
+    m = C::kAlibi ? __fmaf_rn(m, scale_log2, shift[r]) : m * scale_log2;
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 1));
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
     m = fmaxf(m, rows.max[r]);
-    const float base = m == neg_inf() ? 0.0F : m * scale_log2;
-    factor[r] = fast_exp2(rows.max[r] * scale_log2 - base);
+    const float reference = m == neg_inf() ? 0.0F : m;
+    const float base = C::kAlibi ? reference - shift[r] : reference;
+    factor[r] = fast_exp2(rows.max[r] - reference);
     rows.max[r] = m;
     float sum = 0.0F;
 #pragma unroll
@@ -262,8 +257,8 @@ PLAIT_DEVICE void write_shuffled(const Params& p, const OutputRows& out,
 /// buffer, is free (kStagedOutput).
 template <class C, class Release>
 PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
-                             const float (&o)[C::kHeadDim / 2], const RowState& rows,
-                             float exponent_scale, i32 group, u32 staging, Release&& release) {
+                             const float (&o)[C::kHeadDim / 2], const RowState& rows, i32 group,
+                             u32 staging, Release&& release) {
   const i32 thread = fresh_thread_index();  // else rows are kept since the ranges were computed
   const i32 lane = thread & 31;
   const i32 warp = thread / 32 & 3;
@@ -281,8 +276,7 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
     float sum = rows.sum[r];
     sum += __shfl_xor_sync(~0U, sum, 1);
     sum += __shfl_xor_sync(~0U, sum, 2);
-    const float lse =
-        sum == 0.0F ? neg_inf() : (rows.max[r] * exponent_scale + fast_log2(sum)) * kLn2;
+    const float lse = sum == 0.0F ? neg_inf() : (rows.max[r] + fast_log2(sum)) * kLn2;
     out.empty[r] = sum == 0.0F;
     out.scale[r] = v_scale(p, kv_head) / sum;
     const i32 row = lane / 4 + 8 * r;
@@ -345,6 +339,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
   };
 
   LogitsHook<C> hook;
+  RowBias<C> bias;
   float logits[C::kTileN / 2];
   u32 probabilities[C::kTileN / 16][4];
   float o[C::kHeadDim / 2];
@@ -365,22 +360,28 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     auto is_full = [&](i32 tile_slot) {
       return tile_slot >= full_begin && tile_slot + C::kTileN <= full_end;
     };
+    hook.start_head(p, head);
     SlotRange range[2];
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
       const i32 warp = static_cast<i32>(threadIdx.x) / 32 & 3;
-      const i32 row = max_of(warpgroup_row(w, group) + warp * 16 + lane() / 4 + 8 * r, 0);
-      range[r] = visible_slots<C>(p, w, (w.fused_row_begin + row) / group_size<C>(p));
+      const i32 row =
+          w.fused_row_begin + max_of(warpgroup_row(w, group) + warp * 16 + lane() / 4 + 8 * r, 0);
+      range[r] = visible_slots<C>(p, w, row / group_size<C>(p));
+      if constexpr (C::kAlibi) bias.start_row(p, w, r, row, head, hook.exponent_scale);
     }
-    hook.start_head(p, head);
     RowState rows{{neg_inf(), neg_inf()}, {0.0F, 0.0F}};
     float factor[2];
     auto to_probabilities = [&](i32 tile_slot) {
-      hook_tile<C>(logits, hook.start_tile(p, head));
+      hook.template cap<C::kTileN / 2>(p, head, [&](i32 i) -> float& { return logits[i]; });
+      float shift[2];
+      if constexpr (C::kAlibi) {
+        bias.template add<C::kTileN>(logits, shift, p, w, tile_slot, hook.exponent_scale);
+      }
       if (!is_full(tile_slot)) {
         mask_tile<C>(logits, range, tile_slot, lane());
       }
-      softmax_tile<C>(logits, rows, factor, hook.exponent_scale);
+      softmax_tile<C>(logits, rows, factor, hook.exponent_scale, shift);
     };
     auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
       if constexpr (C::kGather) return;    // its rows outside the item are zeros
@@ -460,7 +461,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       // All warps of the group have read the queries: their buffer may take the output.
       named_barrier_sync(kWarpgroupBarrier + static_cast<u32>(group), 128);
     }
-    write_rows<C>(p, w, this_head, o, rows, hook.exponent_scale, group, staging, [&] {
+    write_rows<C>(p, w, this_head, o, rows, group, staging, [&] {
       if constexpr (kStagedOutput<C>) {
         fence_async_shared();
         __syncwarp();

@@ -13,7 +13,7 @@ namespace plait::device::hopper {
 // A config C has: DTypeCode kElement; i32 kHeadDim, kParts (of 64 dims), kTileN (tokens), kBox
 // (tokens per box of the K and V maps: divides kTileN and the page size; kTileN if ragged or
 // gathered), kStages (of K and of V), kQStages, kGroupSize, kPageSize (0: read at run time); bool
-// kPaged, kGather, kCausal, kWindow, kSoftCap, kMeasured.
+// kPaged, kGather, kCausal, kWindow, kSoftCap, kAlibi, kMeasured.
 
 inline constexpr i32 kWarpgroupRows = 64;
 inline constexpr i32 kPrefillRows = 2 * kWarpgroupRows;

@@ -36,7 +36,7 @@ struct Config : KernelConfig {
   static constexpr bool kWiden = kKvDtype != kCompute;  // K and V are converted in shared memory
   static constexpr TileShape kShape{kQTile,       kKvTile,    kStages,    kWarps,       kRowBlocks,
                                     kColumnWarps, kHeadDimQk, kHeadDimVo, kComputeSize, kKvSize,
-                                    kWiden,       kRope,      kUser};
+                                    kWiden,       kRope,      kUser,      kAlibi};
   static constexpr SharedLayout kShared = shared_layout(kShape);
 
   static constexpr i32 kThreads = kWarps * 32;

@@ -77,7 +77,8 @@ class Item {
     return *const_cast<volatile i32*>(&facts().poisoned_serial) == facts().serial;
   }
 
-  /// Positions (and for user variants requests) of the query rows, one thread per row.
+  /// Positions (with ALiBi slopes, for user variants requests) of the query rows, one thread per
+  /// row.
   __device__ __forceinline__ void open_rows() const {
     const i32 local = fresh_thread_index();
     const Run& run = facts().run;
@@ -88,6 +89,11 @@ class Item {
     const GroupView group(p_);
     reinterpret_cast<i32*>(shared_ + C::kShared.query_positions)[local] =
         query_position(group, block, row);
+    if constexpr (C::kAlibi) {
+      const i32 head = facts().kv_head * C::kGroupSize + fused % C::kGroupSize;
+      reinterpret_cast<RowBias*>(shared_ + C::kShared.row_biases)[local] = {
+          __ldg(p_.alibi_slopes + head), query_position(group, block, row)};
+    }
     if constexpr (C::kUser) {
       const bool spans = (block.flags & kBlockSpansRequests) != 0;
       QueryRow q;
@@ -120,6 +126,12 @@ class Item {
     facts().natural = Hooks::kHasKey ? p_.sm_scale : p_.sm_scale * k_scale();
     // A zero scale would turn hidden keys (-inf) into NaN; this is zero for every finite product.
     facts().base2 = fmaxf(fabsf(facts().natural) * kLog2E, 1e-37F);
+    if constexpr (C::kSoftCap && !Softmax::kHooked) {
+      facts().natural = kTanhScale * facts().natural / p_.soft_cap;
+      facts().base2 = p_.soft_cap * kLog2E;
+    }
+    // Slopes are divided by it.
+    if (facts().base2 < 0x1p-60F) facts().consecutive = 0;
   }
 
   __device__ __forceinline__ void clear_outputs() {
@@ -201,8 +213,9 @@ class Item {
       const ScoreScale scale{facts().base2, facts().natural};
       multiply_queries_keys(scores_, shared_ + C::kShared.q,
                             Transform::key_tile(shared_, stage) + key * C::kShared.k_pitch, at);
-      softmax_.step(scores_, outputs_, scale, positions + key, !full, p_, facts().kv_head, shared_,
-                    at);
+      softmax_.step(scores_, outputs_, scale, positions + key,
+                    facts().first_position + t * C::kKvTile + key + at.key, !full, p_,
+                    facts().kv_head, shared_, at);
       multiply_probabilities_values(
           outputs_, scores_, Transform::value_tile(shared_, stage) + key * C::kShared.v_pitch,
           shared_, at);

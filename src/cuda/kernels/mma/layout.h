@@ -33,7 +33,7 @@ struct TileShape {
   i32 head_dim_qk, head_dim_vo;
   i32 compute_size, kv_size;  // bytes of an element in the products, in the cache
   bool widen;                 // the cache's type differs from that of the products
-  bool rope, user;
+  bool rope, user, alibi;
 
   PLAIT_HD constexpr i32 row_warps() const { return q_tile / (16 * row_blocks); }
   /// Warps that share the keys of a tile, each with a softmax state of its own.
@@ -45,6 +45,12 @@ struct TileShape {
 /// Device addresses of a key's K and V rows for the item's head; 0: there is no such key.
 struct alignas(16) KeyRow {
   u64 k, v;
+};
+
+/// What ALiBi adds to the logits of a query row: slope * (key position - position).
+struct alignas(8) RowBias {
+  float slope;
+  i32 position;
 };
 
 /// Facts of a query row that only user variants look at.
@@ -70,6 +76,8 @@ struct ItemFacts {
   i32 item;               // -1: no item is left
   i32 kv_head;
   i32 key_begin;         // see KeyRange
+  i32 consecutive;       // ALiBi: no key stands in a list with positions, and the first of all
+  i32 first_position;    // tiles stands here
   float base2, natural;  // see ScoreScale
   i32 q_aligned;         // rows may be moved with copies of copy_bytes
   i32 serial;            // of the item, from 1
@@ -88,7 +96,7 @@ struct SharedLayout {
   i32 row_states, results, result_pitch;
   i32 probabilities, probability_pitch;     // f32 path: per warp [16][pitch floats]
   i32 key_rows, positions, rope_positions;  // a ring of kKeyBlocks blocks, a key per thread each
-  i32 query_positions, query_rows;
+  i32 query_positions, row_biases, query_rows;
   i32 arrivals;  // indices of completed merges
   i32 facts;
   i32 total;
@@ -122,7 +130,8 @@ PLAIT_HD constexpr SharedLayout shared_layout(const TileShape& s) {
   l.positions = l.key_rows + keys * static_cast<i32>(sizeof(KeyRow));
   l.rope_positions = l.positions + keys * 4;
   l.query_positions = l.rope_positions + (s.rope ? keys * 4 : 0);
-  l.query_rows = l.query_positions + s.q_tile * 4;
+  l.row_biases = l.query_positions + s.q_tile * 4;
+  l.query_rows = l.row_biases + (s.alibi ? s.q_tile * static_cast<i32>(sizeof(RowBias)) : 0);
   l.arrivals = l.query_rows + (s.user ? s.q_tile * static_cast<i32>(sizeof(QueryRow)) : 0);
   l.facts = l.arrivals + kMaxArrivals * 8;
   l.total = l.facts + round_up(static_cast<i32>(sizeof(ItemFacts)), 16);

@@ -29,15 +29,15 @@ struct RowFacts {
 
 /// Scale factors of one item.
 struct ScoreScale {
-  float base2;    // magnitude of raw product -> base-2 logit, when nothing stands between
-  float natural;  // raw product -> logit; negative: the raw products change sign first
+  float base2;    // score -> base-2 logit; a score is a raw product's magnitude, or capped its tanh
+  float natural;  // raw product -> logit; negative: the raw products change sign first. With a soft
+                  // cap and nothing else on the way: -> argument of scaled_tanh
 };
 
 struct Softmax {
   using C = Config;
-  /// Something happens to a logit between scaling and masking.
-  static constexpr bool kGeneral =
-      C::kSoftCap || C::kAlibi || C::kSumReduction || Hooks::kHasLogits;
+  /// Logits are finished one by one, by a hook or into weights.
+  static constexpr bool kHooked = C::kSumReduction || Hooks::kHasLogits;
   static constexpr i32 kRows = RowFacts::kRows;
 
   float maximum[kRows];  // base 2: the reference of the exponentials
@@ -52,12 +52,20 @@ struct Softmax {
   }
 
   /// Turns raw products into probabilities relative to the running maximum and rescales `outputs`.
-  /// `positions`: of the warp's keys, in shared memory. `masked`: some key may be hidden.
+  /// `positions`: of the warp's keys, in shared memory; `first_position`: of the first, if they are
+  /// consecutive. `masked`: some key may be hidden.
   __device__ __forceinline__ void step(Scores& scores, Outputs& outputs, const ScoreScale& scale,
-                                       const i32* positions, bool masked, const AttentionParams& p,
-                                       i32 kv_head, const char* shared, const WarpPlace& at) {
-    if constexpr (kGeneral) {
+                                       const i32* positions, i32 first_position, bool masked,
+                                       const AttentionParams& p, i32 kv_head, const char* shared,
+                                       const WarpPlace& at) {
+    float unit = kHooked ? 1.0F : scale.base2;
+    float shift[kRows] = {};
+    if constexpr (kHooked) {
       finish_logits(scores, scale, positions, p, kv_head, shared, at);
+    } else if constexpr (C::kSoftCap) {
+      scaled_tanh_of<C::kRowBlocks * C::kKeyTiles * 4>(scale.natural, [&](i32 i) -> float& {
+        return scores[i / (C::kKeyTiles * 4)][i / 4 % C::kKeyTiles].x[i % 4];
+      });
     } else if (scale.natural < 0.0F) {
 #pragma unroll
       for (i32 m = 0; m < C::kRowBlocks; ++m) {
@@ -67,6 +75,9 @@ struct Softmax {
           for (i32 e = 0; e < 4; ++e) scores[m][n].x[e] = -scores[m][n].x[e];
         }
       }
+    }
+    if constexpr (C::kAlibi && !kHooked) {
+      add_slopes(scores, unit, shift, positions, first_position, shared, at);
     }
     if (masked || C::kCustomMask || Hooks::kHasMask) {
       hide(scores, positions, p, kv_head, shared, at);
@@ -85,7 +96,7 @@ struct Softmax {
         }
       }
     } else {
-      exponentiate(scores, outputs, scale);
+      exponentiate(scores, outputs, unit, shift);
     }
   }
 
@@ -130,34 +141,66 @@ struct Softmax {
     }
   }
 
-  /// What a row contributes to its logits beyond the product.
-  struct Bias {
-    float slope;  // ALiBi, natural
-    i32 position;
-  };
+  static __device__ __forceinline__ RowBias row_bias(const char* shared, i32 local) {
+    return reinterpret_cast<const RowBias*>(shared + C::kShared.row_biases)[local];
+  }
+
+  /// ALiBi. Over consecutive keys the bias is that of the thread's first plus slope times a
+  /// constant column: one fused multiply-add in the unit of the scores. `shift` gets what a row
+  /// still lacks, in base 2.
+  static __device__ __forceinline__ void add_slopes(Scores& scores, float& unit,
+                                                    float (&shift)[kRows], const i32* positions,
+                                                    i32 first_position, const char* shared,
+                                                    const WarpPlace& at) {
+    const auto& item = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
+    const bool consecutive = item.consecutive != 0;
+    const float inverse = fast_reciprocal(unit);
+#pragma unroll
+    for (i32 r = 0; r < kRows; ++r) {
+      const RowBias row = row_bias(shared, at.row + r / 2 * 16 + r % 2 * 8 + at.lane / 4);
+      const float slope2 = __fmul_rn(row.slope, kLog2E);
+      if (consecutive) {
+        const float step = __fmul_rn(slope2, inverse);
+        const i32 distance = first_position + at.lane % 4 * 2 - row.position;
+        shift[r] = __fmul_rn(slope2, static_cast<float>(distance));
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+          float* x = scores[r / 2][n].x + r % 2 * 2;
+          x[0] = __fmaf_rn(step, static_cast<float>(n * 8), x[0]);
+          x[1] = __fmaf_rn(step, static_cast<float>(n * 8 + 1), x[1]);
+        }
+      } else {
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+          float* x = scores[r / 2][n].x + r % 2 * 2;
+          const int2 key = *reinterpret_cast<const int2*>(positions + n * 8 + at.lane % 4 * 2);
+          x[0] = __fmaf_rn(slope2, static_cast<float>(key.x - row.position), __fmul_rn(x[0], unit));
+          x[1] = __fmaf_rn(slope2, static_cast<float>(key.y - row.position), __fmul_rn(x[1], unit));
+        }
+      }
+    }
+    if (!consecutive) unit = 1.0F;
+  }
 
   static __device__ __forceinline__ void finish_logits(Scores& scores, const ScoreScale& scale,
                                                        const i32* positions,
                                                        const AttentionParams& p, i32 kv_head,
                                                        const char* shared, const WarpPlace& at) {
-    const float inverse_cap = C::kSoftCap ? 1.0F / p.soft_cap : 0.0F;
+    const float inverse_cap = C::kSoftCap ? kTanhScale / p.soft_cap : 0.0F;
     const auto bias = [&](i32 local) {
-      Bias b{0.0F, 0};
-      if constexpr (C::kAlibi || C::kUser) {
-        b.position = reinterpret_cast<const i32*>(shared + C::kShared.query_positions)[local];
-      }
+      RowBias b{0.0F, 0};
       if constexpr (C::kAlibi) {
-        const auto& facts = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
-        const i32 fused = facts.run.fused_row_begin + local;
-        b.slope = __ldg(p.alibi_slopes + kv_head * C::kGroupSize + fused % C::kGroupSize);
+        b = row_bias(shared, local);
+      } else if constexpr (C::kUser) {
+        b.position = reinterpret_cast<const i32*>(shared + C::kShared.query_positions)[local];
       }
       return b;
     };
     for_each<C::kAlibi || C::kUser>(
-        scores, positions, at, bias, [&](float& x, const Bias& b, i32 local, i32 kv_position) {
+        scores, positions, at, bias, [&](float& x, const RowBias& b, i32 local, i32 kv_position) {
           float s = __fmul_rn(x, scale.natural);
           if constexpr (C::kSoftCap) {
-            s = __fmul_rn(p.soft_cap, accurate_tanh(__fmul_rn(s, inverse_cap)));
+            s = __fmul_rn(p.soft_cap, scaled_tanh(__fmul_rn(s, inverse_cap)));
           }
           if constexpr (Hooks::kHasLogits) {
             s = Hooks::logits(s, site(b.position, local, kv_position, kv_head, shared), p);
@@ -221,9 +264,9 @@ struct Softmax {
   /// The reference of a row is its maximum so far, exactly: then the key that decides a row has
   /// weight 1, which every type holds. With a reference that lags behind, its weight would be
   /// rounded in the products and not in the sum, an error of the whole output.
-  __device__ __forceinline__ void exponentiate(Scores& scores, Outputs& outputs,
-                                               const ScoreScale& scale) {
-    const float factor = kGeneral ? 1.0F : scale.base2;
+  /// A base-2 logit is score * unit + shift of its row.
+  __device__ __forceinline__ void exponentiate(Scores& scores, Outputs& outputs, float unit,
+                                               const float (&shift)[kRows]) {
     float top[kRows];
     bool risen = false;
 #pragma unroll
@@ -234,7 +277,7 @@ struct Softmax {
         top[r] =
             fmaxf(top[r], fmaxf(scores[r / 2][n].x[r % 2 * 2], scores[r / 2][n].x[r % 2 * 2 + 1]));
       }
-      if constexpr (!kGeneral) top[r] = __fmul_rn(top[r], factor);
+      top[r] = C::kAlibi ? __fmaf_rn(top[r], unit, shift[r]) : __fmul_rn(top[r], unit);
       risen = risen || top[r] > maximum[r];
     }
     if (__any_sync(0xFFFFFFFFU, risen)) {
@@ -259,13 +302,14 @@ struct Softmax {
 #pragma unroll
     for (i32 r = 0; r < kRows; ++r) {
       // No key seen yet: exp2(-inf - 0) = 0.
-      const float reference = maximum[r] == neg_inf() ? 0.0F : maximum[r];
+      float reference = maximum[r] == neg_inf() ? 0.0F : maximum[r];
+      if constexpr (C::kAlibi) reference = __fsub_rn(reference, shift[r]);
 #pragma unroll
       for (i32 n = 0; n < C::kKeyTiles; ++n) {
 #pragma unroll
         for (i32 e = 0; e < 2; ++e) {
           float& x = scores[r / 2][n].x[r % 2 * 2 + e];
-          x = fast_exp2(kGeneral ? __fsub_rn(x, reference) : __fmaf_rn(x, factor, -reference));
+          x = fast_exp2(__fmaf_rn(x, unit, -reference));
           sum[r] = __fadd_rn(sum[r], x);
         }
       }

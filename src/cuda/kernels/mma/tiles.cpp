@@ -91,13 +91,16 @@ std::optional<TileShape> choose_shape(const AttentionSpec& spec, int q_tile,
   shape.widen = spec.kv_dtype != compute;
   shape.rope = spec.rope.kind != RopeKind::kNone;
   shape.user = !spec.variant.source.empty();
+  shape.alibi = spec.alibi;
   const bool tensor_cores = compute != DType::kF32;
   if (!divide_warps(q_tile, tensor_cores, &shape)) return std::nullopt;
   if (shape.warps > 4 && blocks > 1) return std::nullopt;
   // Decode hides memory latency by depth, prefill by arithmetic.
   const int deepest = q_tile <= 16 ? 4 : 3;
-  // f32 scores of 64 keys, or what ALiBi adds to two row blocks, would not fit the registers.
-  const bool narrow = (!tensor_cores && q_tile > 16) || (shape.row_blocks > 1 && spec.alibi);
+  // f32 scores of 64 keys, or ALiBi logit by logit in two row blocks, would not fit the registers.
+  const bool hooked = shape.user || spec.reduction == Reduction::kSum;
+  const bool narrow =
+      (!tensor_cores && q_tile > 16) || (shape.row_blocks > 1 && spec.alibi && hooked);
   const int widest = narrow ? 32 : 64;
   for (const int kv_tile : {64, 32, 16}) {
     if (kv_tile > widest) continue;

@@ -94,6 +94,16 @@ struct KeyRange {
   }
 };
 
+/// Blocks without a list of positions agree on where a coordinate stands.
+__device__ __forceinline__ void find_first_position(const GroupView& group, ItemFacts* facts) {
+  facts->consecutive = 1;
+  for (i32 i = 0; i < facts->run.num_pieces; ++i) {
+    const RowBlock& block = group.block(group.piece(facts->run.piece_begin + i).block);
+    if ((block.flags & kBlockHasPositions) != 0) facts->consecutive = 0;
+  }
+  facts->first_position = facts->key_begin - coordinate_bias(facts->block) + facts->block.base_pos;
+}
+
 /// Moves a worker's cursor to its first slice; by one thread.
 __device__ __forceinline__ void open_cursor(const AttentionParams& p, ItemFacts* facts) {
   const GroupView group(p);
@@ -149,6 +159,7 @@ __device__ __forceinline__ void next_item(const AttentionParams& p, ItemFacts* f
     facts->tiles.all = keys.num_tiles;
     facts->tiles.fast = keys.fast_tiles(*facts);
     keys.find_full(*facts, &facts->tiles);
+    if constexpr (Config::kAlibi) find_first_position(group, facts);
     ++facts->serial;
   }
 }
