@@ -62,14 +62,15 @@ struct RowBias {
     const bool consecutive = w.positions == nullptr;
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
-      shift[r] = consecutive
-                     ? slope[r] * exponent_scale * static_cast<float>(first_slot - position[r])
-                     : 0.0F;
+      shift[r] = consecutive ? slope[r] * exponent_scale *
+                                   static_cast<float>(first_slot + kTokens / 2 - position[r])
+                             : 0.0F;
     }
     if (consecutive) {
 #pragma unroll
       for (i32 i = 0; i < kTokens / 2; ++i) {
-        s[i] = __fmaf_rn(slope[(i >> 1) & 1], static_cast<float>(i / 4 * 8 + (i & 1)), s[i]);
+        const i32 column = i / 4 * 8 + (i & 1) - kTokens / 2;  // the smaller, the more exact
+        s[i] = __fmaf_rn(slope[(i >> 1) & 1], static_cast<float>(column), s[i]);
       }
     } else {
 #pragma unroll
