@@ -129,6 +129,8 @@ if wanted sanitizer; then
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck synccheck; do
       sanitizer=(compute-sanitizer --tool "$tool" --error-exitcode 1)
+      # Every ring of every resident block has several barriers; its table holds fewer by default.
+      [[ $tool != synccheck ]] || sanitizer+=(--num-cuda-barriers 65536)
       for family in ${families//,/ }; do
         step "${tool}_$family" "$seconds" "${sanitizer[@]}" "$plait" check --device cuda \
           --family "$family" --count "$sanitized" --jobs "$jobs" --filter random/ --seed "$seed"

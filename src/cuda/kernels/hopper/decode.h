@@ -528,13 +528,13 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
         float logits[8];
         block_logits<C>(logits, s, q, data);
         hook.template cap<8>(p, kv_head, [&](i32 i) -> float& { return logits[i]; });
-        float shift[2]{0.0F, 0.0F};
+        RowShift shift{};
         if constexpr (C::kAlibi) {
-          bias.template add<kBlockTokens>(logits, shift, p, w, begin, hook.exponent_scale);
+          shift = bias.template add<kBlockTokens>(logits, p, w, begin, hook.exponent_scale);
         }
 #pragma unroll
         for (i32 i = 0; i < 8; ++i) {
-          logits[i] = logits[i] * hook.exponent_scale + shift[(i >> 1) & 1];
+          logits[i] = logits[i] * hook.exponent_scale + shift.value[(i >> 1) & 1];
         }
         if (begin < full_begin || begin + kBlockTokens > full_end) {
 #pragma unroll

@@ -30,6 +30,13 @@ struct LogitsHook {
   }
 };
 
+/// What is added to all logits of a row's keys in a tile, and what rounding took from it. In a wide
+/// tile the shift and the columns are large and nearly cancel: the lse would show the rest.
+struct RowShift {
+  float value[2];
+  float rest[2];
+};
+
 /// ALiBi for a thread's two rows. Within a run of consecutive positions the bias of a key is that
 /// of the run's first plus slope times a constant column: one fused multiply-add, and a shift that
 /// the thread's maximum and the base of its exponentials take in.
@@ -54,17 +61,21 @@ struct RowBias {
   }
 
   /// Adds the bias of kTokens slots from `first_slot` on, a multiple of 16 in a list with
-  /// positions. s[4 i + 2 r + e] is that of row r and slot 8 i + e of the thread. Returns in
-  /// `shift`, in base 2, what each row's logits still lack.
+  /// positions. s[4 i + 2 r + e] is that of row r and slot 8 i + e of the thread. Returns, in
+  /// base 2, what each row's logits still lack.
   template <i32 kTokens>
-  PLAIT_DEVICE void add(float (&s)[kTokens / 2], float (&shift)[2], const Params& p, const Work& w,
-                        i32 first_slot, float exponent_scale) const {
+  PLAIT_DEVICE RowShift add(float (&s)[kTokens / 2], const Params& p, const Work& w, i32 first_slot,
+                            float exponent_scale) const {
     const bool consecutive = w.positions == nullptr;
+    RowShift shift{{0.0F, 0.0F}, {0.0F, 0.0F}};
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
-      shift[r] = consecutive ? slope[r] * exponent_scale *
-                                   static_cast<float>(first_slot + kTokens / 2 - position[r])
-                             : 0.0F;
+      if (!consecutive) continue;
+      const auto keys = static_cast<float>(first_slot + kTokens / 2 - position[r]);
+      const float unit = __fmul_rn(slope[r], exponent_scale);
+      const float unit_rest = __fmaf_rn(slope[r], exponent_scale, -unit);
+      shift.value[r] = __fmul_rn(unit, keys);
+      shift.rest[r] = __fmaf_rn(unit_rest, keys, __fmaf_rn(unit, keys, -shift.value[r]));
     }
     if (consecutive) {
 #pragma unroll
@@ -90,6 +101,7 @@ struct RowBias {
         }
       }
     }
+    return shift;
   }
 };
 

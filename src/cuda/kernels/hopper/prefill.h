@@ -85,7 +85,7 @@ PLAIT_DEVICE void mask_tile(float (&s)[C::kTileN / 2], const SlotRange (&range)[
 /// is logit * scale_log2 + shift, where ALiBi shifts them.
 template <class C>
 PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], RowState& rows, float (&factor)[2],
-                               float scale_log2, const float (&shift)[2]) {
+                               float scale_log2, const RowShift& shift) {
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
     float m = fmaxf(s[r * 2], s[r * 2 + 1]);
@@ -93,12 +93,12 @@ PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], RowState& rows, float 
     for (i32 i = 1; i < C::kTileN / 8; ++i) {
       m = fmaxf(m, fmaxf(s[i * 4 + r * 2], s[i * 4 + r * 2 + 1]));
     }
-    m = C::kAlibi ? __fmaf_rn(m, scale_log2, shift[r]) : m * scale_log2;
+    m = C::kAlibi ? __fmaf_rn(m, scale_log2, shift.value[r]) : m * scale_log2;
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 1));
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
     m = fmaxf(m, rows.max[r]);
     const float reference = m == neg_inf() ? 0.0F : m;
-    const float base = C::kAlibi ? reference - shift[r] : reference;
+    const float base = C::kAlibi ? __fsub_rn(reference, shift.value[r]) : reference;
     factor[r] = fast_exp2(rows.max[r] - reference);
     rows.max[r] = m;
     float sum = 0.0F;
@@ -110,6 +110,13 @@ PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], RowState& rows, float 
         s[i * 4 + r * 2 + e] = probability;
         sum += probability;
       }
+    if constexpr (C::kAlibi) {
+      // reference - shift = base + lost, exactly; every exponential lacks the same.
+      const float back = __fsub_rn(base, reference);
+      const float lost =
+          __fsub_rn(__fsub_rn(reference, __fsub_rn(base, back)), __fadd_rn(shift.value[r], back));
+      sum = __fmaf_rn(sum, kLn2 * (shift.rest[r] - lost), sum);
+    }
     rows.sum[r] = rows.sum[r] * factor[r] + sum;
   }
 }
@@ -374,9 +381,9 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     float factor[2];
     auto to_probabilities = [&](i32 tile_slot) {
       hook.template cap<C::kTileN / 2>(p, head, [&](i32 i) -> float& { return logits[i]; });
-      float shift[2];
+      RowShift shift{};
       if constexpr (C::kAlibi) {
-        bias.template add<C::kTileN>(logits, shift, p, w, tile_slot, hook.exponent_scale);
+        shift = bias.template add<C::kTileN>(logits, p, w, tile_slot, hook.exponent_scale);
       }
       if (!is_full(tile_slot)) {
         mask_tile<C>(logits, range, tile_slot, lane());
