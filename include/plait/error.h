@@ -19,7 +19,6 @@ enum class ErrorCode {
   kIo,               // a file cannot be read, written or parsed
   kCompile,          // a run-time compiler refused; the message carries its log
   kBackend,          // driver or run-time library missing, too old, or failed
-  kInterrupted,      // the user asked to stop
   kInternal,         // a broken invariant of Plait itself: please report
 };
 

@@ -15,7 +15,6 @@ std::string_view to_string(ErrorCode code) noexcept {
     case ErrorCode::kIo: return "io";
     case ErrorCode::kCompile: return "compile";
     case ErrorCode::kBackend: return "backend";
-    case ErrorCode::kInterrupted: return "interrupted";
     case ErrorCode::kInternal: return "internal";
   }
   return "unknown";

@@ -57,15 +57,14 @@ TEST(Generator, EveryProblemIsWellFormedAndRepeatable) {
   }
 }
 
-TEST(Generator, CommonProblemsAreOfSixteenBitsAndWholePages) {
-  for (std::uint64_t index = 0; index < 100; ++index) {
+TEST(Generator, CommonProblemsAreOfOneSixteenBitType) {
+  for (std::uint64_t index = 0; index < 60; ++index) {
     const oracle::Problem problem =
         oracle::problem_from_json(generate_problem(13, index, Aim::kCommon), nullptr);
     EXPECT_EQ(size_of(problem.q.dtype), 2);
     EXPECT_EQ(problem.k.dtype, problem.q.dtype);
     EXPECT_EQ(problem.head_dim_qk, problem.head_dim_vo);
     EXPECT_NE(problem.policy, oracle::PolicyName::kBatchInvariant);
-    EXPECT_TRUE(!problem.paged_storage() || problem.page_size % 16 == 0) << problem.page_size;
   }
 }
 
