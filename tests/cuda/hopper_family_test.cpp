@@ -21,10 +21,19 @@ AttentionSpec served_spec() {
   return spec;
 }
 
-TEST(HopperFamily, DeclinesScalesThatF32TurnsIntoZero) {
-  const std::unique_ptr<FamilyHooks> family = make_hopper_family();
+DeviceFacts hopper_facts() {
   DeviceFacts facts;
   facts.compute_capability = 90;
+  facts.sm_count = 132;
+  facts.clock_khz = 1'980'000;
+  facts.memory_clock_khz = 3'201'000;
+  facts.memory_bus_bits = 6144;
+  return facts;
+}
+
+TEST(HopperFamily, DeclinesScalesThatF32TurnsIntoZero) {
+  const std::unique_ptr<FamilyHooks> family = make_hopper_family();
+  const DeviceFacts facts = hopper_facts();
   AttentionSpec spec = served_spec();
   EXPECT_EQ(family->decline(spec, facts), "");
   for (double scale : {0.0, 1e-300, 1e-44, -0.1}) {
@@ -45,8 +54,7 @@ KernelRequest request_for(const AttentionSpec& spec, const DeviceFacts& facts, i
 
 TEST(HopperFamily, PageSizesThatAreGatheredShareAKernel) {
   const std::unique_ptr<FamilyHooks> family = make_hopper_family();
-  DeviceFacts facts;
-  facts.compute_capability = 90;
+  const DeviceFacts facts = hopper_facts();
   for (int tile_class = 0; tile_class < 2; ++tile_class) {
     const auto key = [&](int page_size) {
       AttentionSpec spec = served_spec();
@@ -62,8 +70,7 @@ TEST(HopperFamily, PageSizesThatAreGatheredShareAKernel) {
 
 TEST(HopperFamily, StridesThatAGatheringKernelCannotCountAreRefused) {
   const std::unique_ptr<FamilyHooks> family = make_hopper_family();
-  DeviceFacts facts;
-  facts.compute_capability = 90;
+  const DeviceFacts facts = hopper_facts();
   AttentionSpec spec = served_spec();
   spec.page_size = 5;
   const KernelRequest kernel = request_for(spec, facts, 0);
