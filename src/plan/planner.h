@@ -17,18 +17,19 @@ namespace plait {
 
 inline constexpr std::int32_t kCostUnitsPerNs = 16;
 
-/// Predicted cost of an item, in units of 1/16 ns so that small items stay distinguishable:
-/// per_item + per_tile * KV tiles + per_kv_token * KV tokens + per_state_row * rows of partial
-/// state. All integers in [0, 2^24].
+/// CostModel::headroom of a class that shares nothing.
 inline constexpr std::int32_t kNoHeadroom = 16;
 
+/// Predicted cost of an item, in units of 1/16 ns so that small items stay distinguishable:
+/// per_item + per_tile * KV tiles + per_kv_token * KV tokens + per_state_row * rows of partial
+/// state. These four are in [0, 2^24].
 struct CostModel {
   std::int32_t per_item = 0;       // fixed cost of starting one
   std::int32_t per_tile = 0;       // per KV tile of the item
   std::int32_t per_kv_token = 0;   // per KV token of the item
   std::int32_t per_state_row = 0;  // per row of partial state written (and merged)
-  /// Sixteenths: how much faster a KV token is for a worker that reads while no other does. Above
-  /// 16 for classes that are bound by memory.
+  /// Sixteenths, in [16, 2^12]: how much faster a KV token is for a worker that reads while no
+  /// other does. Above 16 for classes that are bound by memory.
   std::int32_t headroom = kNoHeadroom;
 };
 

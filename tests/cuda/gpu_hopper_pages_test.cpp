@@ -27,16 +27,8 @@ constexpr std::int32_t kKeys[] = {100, 300, 50, 3};
 constexpr std::size_t kRequests = std::size(kRows);
 constexpr std::int64_t kTotalQ = std::accumulate(std::begin(kRows), std::end(kRows), 0);
 
-class GpuHopperPages : public GpuTest {
+class GpuHopperPages : public HopperTest {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (context_->facts().compute_capability != 90) {
-      GTEST_SKIP() << context_->facts().name << " is not of compute capability 9.0";
-    }
-  }
-
   /// Pages in random order, unused slots full of NaN, no mask. `bad_id` stands in place of the last
   /// but one page of request `bad_request`.
   std::vector<std::uint16_t> run(int page, KvLayout layout, std::size_t bad_request = kRequests,

@@ -50,16 +50,8 @@ struct Case {
   }
 };
 
-class GpuHopper : public GpuTest {
+class GpuHopper : public HopperTest {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (context_->facts().compute_capability != 90) {
-      GTEST_SKIP() << context_->facts().name << " is not of compute capability 9.0";
-    }
-  }
-
   static Engine engine() {
     EngineOptions options;
     options.device = {DeviceKind::kCuda, 0};

@@ -38,6 +38,18 @@ class GpuTest : public testing::Test {
   std::shared_ptr<DeviceContext> context_;
 };
 
+/// Skips where family `hopper` does not run.
+class HopperTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    if (context_->facts().compute_capability != 90) {
+      GTEST_SKIP() << context_->facts().name << " is not of compute capability 9.0";
+    }
+  }
+};
+
 /// An array on the device with its host image.
 template <typename T>
 class DeviceArray {
