@@ -10,7 +10,8 @@ usage() {
 usage: bench/device_session.sh OUT [options]
 
   OUT            folder for the outputs, made if missing
-  --bin DIR      folder of plait and plait_cuda_test (default: below build/)
+  --bin DIR      folder of plait and, for the tests, plait_cuda_test, plait_field_test and
+                 plait_conformance_test (default: below build/)
   --cache DIR    kernel cache, such as `plait aot --out DIR` filled; a private folder
   --seconds N    limit of a conformance step (default 240); the other steps' limits follow from it
   --steps LIST   of info,check,tests,sanitizer,bench,peers,explain,replay (default: all)
@@ -62,7 +63,6 @@ find_binary() {
 }
 plait=$(find_binary plait)
 [[ -n $plait ]] || die "--bin: got ${bin:-nothing}, expected a folder with plait"
-tests=$(find_binary plait_cuda_test)
 [[ -z $cache ]] || export PLAIT_CACHE_DIR=$cache
 mkdir -p "$out" || die "OUT: got $out, expected a folder that can be written"
 summary=$out/summary.tsv
@@ -101,9 +101,10 @@ seed=$((10#$(date +%j)))  # other problems every day; the logs name it
 # Most of a random problem is the compilation of its kernels and the oracle, both on the host.
 jobs=$(nproc)
 replay=(--geometry llama-3.1-8b --workload sharegpt-like --limit 32)
-gpu_tests='Gpu*'
+suites='cuda field conformance' gpu_tests='*Gpu*' operations='GpuOperations.*'
 if ((tiny)); then
-  filter=(--filter random/) sanitized=1 jobs=1 gpu_tests='GpuRuntime.Current*'
+  filter=(--filter random/) sanitized=1 jobs=1 suites=cuda gpu_tests='GpuRuntime.Current*'
+  operations='GpuOperations.MergeState'
   replay=(--workload uniform:5:20 --limit 1)
 fi
 
@@ -119,22 +120,35 @@ for family in ${families//,/ }; do
   fi
 done
 if wanted tests; then
-  if [[ -n $tests ]]; then
-    step gpu_tests $((seconds + grace)) "$tests" --gtest_filter="$gpu_tests"
-  else
-    skip gpu_tests "no plait_cuda_test beside plait"
-  fi
+  for suite in $suites; do
+    tests=$(find_binary "plait_${suite}_test")
+    if [[ -n $tests ]]; then
+      step "tests_$suite" $((seconds + grace)) "$tests" --gtest_filter="$gpu_tests"
+    else
+      skip "tests_$suite" "no plait_${suite}_test beside plait"
+    fi
+  done
 fi
 if wanted sanitizer; then
   if command -v compute-sanitizer >/dev/null; then
+    # First without a tool, so that kernels come from the cache. Under a tool one problem at a time:
+    # what the tool does for one thread can invalidate a capture of another.
+    for family in ${families//,/ }; do
+      step "kernels_$family" "$seconds" "$plait" check --device cuda --family "$family" \
+        --count "$sanitized" --jobs "$jobs" --filter random/ --seed "$seed"
+    done
+    conformance=$(find_binary plait_conformance_test)
     for tool in memcheck racecheck initcheck synccheck; do
       sanitizer=(compute-sanitizer --tool "$tool" --error-exitcode 1)
       # Every ring of every resident block has several barriers; its table holds fewer by default.
       [[ $tool != synccheck ]] || sanitizer+=(--num-cuda-barriers 65536)
       for family in ${families//,/ }; do
-        step "${tool}_$family" "$seconds" "${sanitizer[@]}" "$plait" check --device cuda \
-          --family "$family" --count "$sanitized" --jobs "$jobs" --filter random/ --seed "$seed"
+        step "${tool}_$family" $((seconds + grace)) "${sanitizer[@]}" "$plait" check --device cuda \
+          --family "$family" --count "$sanitized" --jobs 1 --filter random/ --seed "$seed" \
+          --time-limit "$seconds"
       done
+      [[ -z $conformance ]] || step "${tool}_operations" "$seconds" "${sanitizer[@]}" \
+        "$conformance" --gtest_filter="$operations"
     done
   else
     skip sanitizer "no compute-sanitizer in PATH"
