@@ -157,6 +157,42 @@ TEST_F(EvalTest, BatchGoesOnAfterARefusal) {
   EXPECT_EQ(run("eval --batch '" + write("ok", good + " - " + path("5") + "\n") + "'").code, 0);
 }
 
+TEST_F(EvalTest, BatchWritesNothingOverAFileThatItNames) {
+  const std::string problem = test::paged_example().dump();
+  const std::string first = write("first.json", problem);
+  const std::string second = write("second.json", problem);
+  fs::create_symlink("second.json", path("link"));
+  const std::string batch = path("batch");
+  const std::string content = first + " - " + batch + "\n" +         // the batch itself
+                              first + " - " + path("link") + "\n" +  // a later line's problem
+                              second + " - " + path("1") + "\n" +    //
+                              first + " - " + path("./1") + "\n" +   // an earlier line's output
+                              second + " - " + first + "\n" +        // an earlier line's problem
+                              first + " - /dev/null\n" + second + " - /dev/null\n";
+  write("batch", content);
+  const Ran ran = run("eval --batch '" + batch + "'");
+  EXPECT_EQ(ran.code, 2);
+  ASSERT_EQ(lines_of(ran.out), 7) << ran.out;
+  EXPECT_EQ(lines_of(ran.err), 4) << ran.err;
+  std::istringstream lines(ran.out);
+  const char* names[] = {"--batch", ":3: problem", nullptr, "out", ":1: problem", nullptr, nullptr};
+  for (const char* name : names) {
+    std::string line;
+    std::getline(lines, line);
+    const json report = json::parse(line);
+    EXPECT_EQ(report.contains("error"), name != nullptr) << line;
+    if (name == nullptr || !report.contains("error")) continue;
+    EXPECT_EQ(report["error"]["field"], "out");
+    const std::string expected = report["error"]["expected"];
+    EXPECT_NE(expected.find("another file than that of "), std::string::npos) << line;
+    EXPECT_NE(expected.find(name), std::string::npos) << line;
+  }
+  EXPECT_EQ(test::content_of(batch), content);
+  EXPECT_EQ(test::content_of(first), problem);
+  EXPECT_EQ(test::content_of(second), problem);
+  EXPECT_TRUE(fs::exists(path("1")));
+}
+
 TEST_F(EvalTest, CheckListsRunsAndRefuses) {
   Ran ran = run("check --list");
   EXPECT_EQ(ran.code, 0);

@@ -52,11 +52,15 @@ ordered_json report_of(const check::RunResult& result) {
           {"run_us", result.run_us}};
 }
 
-// Computes one problem and writes its output; nothing is written unless all of it succeeded.
-ordered_json evaluate(const Job& job, const check::RunOptions& options) {
-  Paths paths;
-  if (!is_problem_text(job.problem)) paths.input("problem", job.problem);
-  paths.input("tensors", job.tensors);
+// The files that a job reads; `where` says which job of several it is.
+void name_inputs(const Job& job, const std::string& where, Paths& paths) {
+  if (!is_problem_text(job.problem)) paths.input(where + "problem", job.problem);
+  paths.input(where + "tensors", job.tensors);
+}
+
+// Computes one problem and writes its output; nothing is written unless all of it succeeded, and
+// nothing over a file of `paths`, which gets to know the output.
+ordered_json evaluate(const Job& job, const check::RunOptions& options, Paths& paths) {
   paths.output("out", job.out);
   const std::string text = problem_text(job.problem);
   std::optional<oracle::Safetensors> tensors;
@@ -99,9 +103,10 @@ Job parse_batch_line(std::string_view line, const std::string& where) {
   return {words[0], words[1] == "-" ? "" : words[1], words[2]};
 }
 
-int run_batch(const std::string& path, const check::RunOptions& options) {
-  const std::string text = read_file(path, "batch", kMaxBatchBytes);
-  bool refused = false;
+// Calls each(line, where) for the lines of a batch file that are not blank; returns whether there
+// are any.
+template <class Each>
+bool for_lines(const std::string& path, const std::string& text, const Each& each) {
   bool any = false;
   std::size_t number = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -111,10 +116,28 @@ int run_batch(const std::string& path, const check::RunOptions& options) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     any = true;
-    const std::string where = printable(path) + ":" + std::to_string(number);
+    each(line, printable(path) + ":" + std::to_string(number));
+  }
+  return any;
+}
+
+int run_batch(const std::string& path, const check::RunOptions& options) {
+  const std::string text = read_file(path, "batch", kMaxBatchBytes);
+  // No line may write over the batch, nor over what an earlier or a later one names.
+  Paths paths;
+  paths.input("--batch", path);
+  for_lines(path, text, [&](std::string_view line, const std::string& where) {
     try {
-      print_json(evaluate(parse_batch_line(line, where), options));
-      continue;
+      name_inputs(parse_batch_line(line, where), where + ": ", paths);
+    } catch (const Error&) {
+      // Refused in its turn.
+    }
+  });
+  bool refused = false;
+  const bool any = for_lines(path, text, [&](std::string_view line, const std::string& where) {
+    try {
+      print_json(evaluate(parse_batch_line(line, where), options, paths));
+      return;
     } catch (const Error& error) {
       const std::string message = printable(error.what());
       print_json(error_json(error.field(), printable(error.value()), printable(error.expected()),
@@ -126,7 +149,7 @@ int run_batch(const std::string& path, const check::RunOptions& options) {
       std::fprintf(stderr, "plait eval: %s: %s\n", where.c_str(), message.c_str());
     }
     refused = true;
-  }
+  });
   if (!any) throw Error(ErrorCode::kInvalidArgument, "--batch", quote_text(path), kBatchLine);
   return refused ? kExitRefused : 0;
 }
@@ -154,7 +177,9 @@ int run(const std::vector<std::string>& args) {
     throw Error(ErrorCode::kInvalidArgument, "problem", "nothing",
                 "a problem file or --batch FILE");
   }
-  print_json(evaluate(job, options));
+  Paths paths;
+  name_inputs(job, "", paths);
+  print_json(evaluate(job, options, paths));
   return 0;
 }
 

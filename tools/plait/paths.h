@@ -2,13 +2,12 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
+#include <unordered_map>
 
 namespace plait::tool {
 
-/// The files that a command line names, so that none is written over another. Options that were
-/// left out have empty paths and do not count.
+/// The files that a command line or a batch file names, so that none is written over another.
+/// Options that were left out have empty paths and do not count.
 class Paths {
  public:
   void input(const std::string& option, const std::string& path);
@@ -17,7 +16,7 @@ class Paths {
   void output(const std::string& option, const std::string& path);
 
  private:
-  std::vector<std::pair<std::string, std::string>> named_;
+  std::unordered_map<std::string, std::string> named_;  // option by what identifies its file
 };
 
 }  // namespace plait::tool
