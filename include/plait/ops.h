@@ -20,8 +20,9 @@ void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, c
                  const Tensor& lse_b, const Tensor& o, const Tensor& lse, const Tensor& mask = {},
                  Stream stream = {});
 
-/// Left fold over `num_states`: o_states [rows, num_states, heads, dim], lse_states
-/// [rows, num_states, heads] -> o [rows, heads, dim], lse [rows, heads].
+/// Merges `num_states` states at once, in their order, relative to their largest lse: o_states
+/// [rows, num_states, heads, dim], lse_states [rows, num_states, heads] -> o [rows, heads, dim],
+/// lse [rows, heads].
 void merge_states(const Engine& engine, const Tensor& o_states, const Tensor& lse_states,
                   const Tensor& o, const Tensor& lse, Stream stream = {});
 

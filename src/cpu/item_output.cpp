@@ -8,8 +8,8 @@
 #include <limits>
 #include <numbers>
 
-#include "core/device/state.h"
 #include "cpu/item.h"
+#include "cpu/merge_rows.h"
 
 namespace plait::cpu {
 
@@ -21,26 +21,13 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-struct HostMath {
-  static float exp(float x) { return std::exp(x); }
-  static float log(float x) { return std::log(x); }
-};
-
-/// (o_a, lse_a) becomes the merge of states a and b, in the arithmetic that every path shares.
+/// (o_a, lse_a) becomes the merge of partial results a and b, in the arithmetic that every path
+/// shares.
 void merge_into(const Layer& layer, float* o_a, float& lse_a, const float* o_b, float lse_b) {
-  if (!layer.softmax) {
-    layer.kernels->blend_row(o_a, 1.0F, o_b, 1.0F, layer.dim_vo, o_a);
-    return;
-  }
-  const device::MergeWeights w = device::merge_weights<HostMath>(lse_a, lse_b);
-  lse_a = w.lse;
-  // As device::merge_element: a weight of 0 ignores its operand, and 1 keeps the other's bits.
-  if (w.b == 0.0F) {
-    if (w.a != 1.0F) layer.kernels->scale_row(o_a, w.a, layer.dim_vo, o_a);
-  } else if (w.a == 0.0F) {
-    layer.kernels->scale_row(o_b, w.b, layer.dim_vo, o_a);
+  if (layer.softmax) {
+    merge_pair(*layer.kernels, layer.dim_vo, o_a, lse_a, o_b, lse_b);
   } else {
-    layer.kernels->blend_row(o_a, w.a, o_b, w.b, layer.dim_vo, o_a);
+    layer.kernels->blend_row(o_a, 1.0F, o_b, 1.0F, layer.dim_vo, o_a);
   }
 }
 
@@ -109,8 +96,8 @@ void ItemRunner::write_rows(const Layer& layer, const Run& run, int first) {
 float ItemRunner::merge_row(const Layer& layer, const Merge& merge, std::int32_t head_offset,
                             std::int32_t row) {
   float* const o = scratch_.o;
-  const auto state_row = [&](std::int32_t i) {
-    const StateRef& ref = layer.plan.ref(merge.ref_begin + i);
+  const auto state_row = [&](std::int64_t i) {
+    const StateRef& ref = layer.plan.ref(merge.ref_begin + static_cast<std::int32_t>(i));
     return std::int64_t{ref.state_row} + std::int64_t{head_offset} * ref.head_stride + row;
   };
   if (!layer.softmax || layer.plan.header->segment_tokens > 0) {
@@ -128,30 +115,11 @@ float ItemRunner::merge_row(const Layer& layer, const Merge& merge, std::int32_t
     }
     return lse;
   }
-  // All at once, in the same order: a fold would round its lse at every state.
-  float largest = kMinusInfinity;
-  for (std::int32_t i = 0; i < merge.num_refs; ++i) {
-    largest = std::fmax(largest, layer.state_lse[state_row(i)]);
-  }
-  std::fill(o, o + layer.dim_vo, 0.0F);
-  const float offset = largest == kMinusInfinity ? 0.0F : largest;
-  double total = 0.0;
-  for (std::int32_t i = 0; i < merge.num_refs; ++i) {
-    const float weight = HostMath::exp(layer.state_lse[state_row(i)] - offset);
-    if (weight == 0.0F) continue;  // an empty state may hold anything
-    const float* partial = layer.state_o + state_row(i) * layer.dim_vo;
-    if (total == 0.0) {
-      layer.kernels->scale_row(partial, weight, layer.dim_vo, o);
-    } else {
-      layer.kernels->blend_row(o, 1.0F, partial, weight, layer.dim_vo, o);
-    }
-    total += static_cast<double>(weight);
-  }
-  if (total == 0.0) return kMinusInfinity;
-  if (total != 1.0) {
-    layer.kernels->scale_row(o, static_cast<float>(1.0 / total), layer.dim_vo, o);
-  }
-  return static_cast<float>(static_cast<double>(offset) + std::log(total));
+  return merge_many(
+      *layer.kernels, layer.dim_vo, merge.num_refs,
+      [&](std::int64_t i) { return layer.state_lse[state_row(i)]; },
+      [&](std::int64_t i) { return layer.state_o + state_row(i) * layer.dim_vo; }, o,
+      scratch_.folded);
 }
 
 void ItemRunner::merge(const Layer& layer, const Merge& merge, std::int32_t kv_head) {

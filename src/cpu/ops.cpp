@@ -16,16 +16,12 @@
 #include "core/device/state.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/kernel_table.h"
+#include "cpu/merge_rows.h"
 #include "cpu/rope_table.h"
 #include "cpu/thread_pool.h"
 
 namespace plait::cpu {
 namespace {
-
-struct HostMath {
-  static float exp(float x) { return std::exp(x); }
-  static float log(float x) { return std::log(x); }
-};
 
 template <class T>
 T& at(const Tensor& t, std::int64_t i) {
@@ -53,8 +49,8 @@ class CpuOperations final : public Operations {
         float* a = load(o_a, row_at(o_a, row, h), dim, buffers.a);
         float result = lse_at(lse_a, row, h);
         if (!keep) {
-          merge_into(a, result, load(o_b, row_at(o_b, row, h), dim, buffers.b),
-                     lse_at(lse_b, row, h), dim);
+          merge_pair(kernels_, dim, a, result, load(o_b, row_at(o_b, row, h), dim, buffers.b),
+                     lse_at(lse_b, row, h));
         }
         store(o, row_at(o, row, h), dim, a);
         lse_at(lse, row, h) = result;
@@ -69,20 +65,21 @@ class CpuOperations final : public Operations {
     const int dim = static_cast<int>(o_states.shape[3]);
     for_rows(o_states.shape[0], states * heads * dim, dim, [&](std::int64_t row, Buffers buffers) {
       for (std::int64_t h = 0; h < heads; ++h) {
-        float* a = buffers.a;
-        std::fill(a, a + dim, 0.0F);
-        float result = device::neg_inf();
-        for (std::int64_t i = 0; i < states; ++i) {
+        const auto lse_of = [&](std::int64_t i) {
+          return static_cast<const float*>(
+              lse_states.data)[row * lse_states.strides[0] + i * lse_states.strides[1] +
+                               h * lse_states.strides[2]];
+        };
+        const auto row_of = [&](std::int64_t i) {
           const auto* source =
               static_cast<const char*>(o_states.data) +
               (row * o_states.strides[0] + i * o_states.strides[1] + h * o_states.strides[2]) *
                   size_of(o_states.dtype);
-          const float other = static_cast<const float*>(
-              lse_states.data)[row * lse_states.strides[0] + i * lse_states.strides[1] +
-                               h * lse_states.strides[2]];
-          merge_into(a, result, load(o_states, source, dim, buffers.b), other, dim);
-        }
-        store(o, row_at(o, row, h), dim, a);
+          return load(o_states, source, dim, buffers.b);
+        };
+        const float result =
+            merge_many(kernels_, dim, states, lse_of, row_of, buffers.a, buffers.c);
+        store(o, row_at(o, row, h), dim, buffers.a);
         lse_at(lse, row, h) = result;
       }
     });
@@ -183,11 +180,13 @@ class CpuOperations final : public Operations {
     return tables_.back().table;
   }
 
-  /// Two rows of a thread's own.
+  /// Rows of a thread's own.
   struct Buffers {
     float* a;
     float* b;
+    float* c;
   };
+  static constexpr std::size_t kBuffers = 3;
 
   /// Rows are read and written in whole vectors.
   std::size_t padded(int dim) const {
@@ -200,12 +199,6 @@ class CpuOperations final : public Operations {
   }
   void store(const Tensor& t, void* row, int dim, const float* values) const {
     kernels_.store_row[static_cast<int>(t.dtype)](values, dim, row);
-  }
-
-  void merge_into(float* o_a, float& lse_a, const float* o_b, float lse_b, int dim) const {
-    const device::MergeWeights w = device::merge_weights<HostMath>(lse_a, lse_b);
-    lse_a = w.lse;
-    for (int i = 0; i < dim; ++i) o_a[i] = device::merge_element(w, o_a[i], o_b[i]);
   }
 
   static std::int64_t page_of(std::int64_t token, const Tensor& batch_indices,
@@ -249,7 +242,7 @@ class CpuOperations final : public Operations {
     const int threads = rows * elements_per_row < kWorthThreads ? 1 : pool_->size();
     constexpr std::size_t kCacheLine = 64 / sizeof(float);
     const std::size_t width = padded(dim) + kCacheLine;  // threads share none
-    std::vector<float> memory(2 * width * static_cast<std::size_t>(threads));
+    std::vector<float> memory(kBuffers * width * static_cast<std::size_t>(threads));
     struct Job {
       std::int64_t rows;
       std::int64_t at_once;
@@ -260,12 +253,12 @@ class CpuOperations final : public Operations {
     } job{rows, std::max<std::int64_t>(1, rows / (4 * threads)), width, memory.data(), &work};
     const auto take_rows = [](void* context, int thread) {
       Job& j = *static_cast<Job*>(context);
-      float* own = j.memory + 2 * j.width * static_cast<std::size_t>(thread);
+      float* own = j.memory + kBuffers * j.width * static_cast<std::size_t>(thread);
       for (;;) {
         const std::int64_t begin = j.next.fetch_add(j.at_once, std::memory_order_relaxed);
         if (begin >= j.rows) return;
         for (std::int64_t row = begin; row < std::min(begin + j.at_once, j.rows); ++row) {
-          (*j.work)(row, Buffers{own, own + j.width});
+          (*j.work)(row, Buffers{own, own + j.width, own + 2 * j.width});
         }
       }
     };

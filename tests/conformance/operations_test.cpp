@@ -35,6 +35,72 @@ Tolerance tolerance_of(DType dtype) {
   }
 }
 
+/// Merges thousands of states, some of them empty, and compares with fp64 under the bound of
+/// check/compare.cpp: a fold rounds its lse at every state.
+void expect_many_states_merge(DeviceKind kind) {
+  constexpr std::int64_t kStates = 20000;
+  constexpr std::int64_t kDim = 40;
+  const std::vector<double> levels{7.0, 100.0, -1000.0};  // of the lse, a row each
+  const auto rows = static_cast<std::int64_t>(levels.size());
+  const test::Seed seed(20261201);
+  std::printf("%s\n", seed.repro().c_str());
+  Random random(seed.value());
+  HostTensor o_states = HostTensor::zeros(DType::kF32, {rows, kStates, 1, kDim}, "o_states");
+  HostTensor lse_states = HostTensor::zeros(DType::kF32, {rows, kStates, 1}, "lse_states");
+  lse_states.fill([&](const auto& index) {
+    const double offset = static_cast<double>(random.integer(-4000, 4000)) / 1000.0;
+    return random.chance(10) ? -kInfinity : levels[static_cast<std::size_t>(index[0])] + offset;
+  });
+  o_states.fill([&](const auto& index) {
+    const double value = static_cast<double>(random.integer(-1000, 3000)) / 1000.0;
+    // What an empty state holds does not count.
+    return std::isinf(lse_states.load(index[0] * kStates + index[1])) ? std::nan("") : value;
+  });
+
+  EngineOptions options;
+  options.device = {kind, 0};
+  const auto memory = make_operand_memory(options.device);
+  const Tensor o = memory->output(DType::kF32, std::vector{rows, std::int64_t{1}, kDim});
+  const Tensor lse = memory->output(DType::kF32, std::vector{rows, std::int64_t{1}});
+  merge_states(Engine(options), memory->place(o_states), memory->place(lse_states), o, lse);
+  const HostTensor got_o = memory->fetch(o);
+  const HostTensor got_lse = memory->fetch(lse);
+
+  for (std::int64_t row = 0; row < rows; ++row) {
+    double largest = -kInfinity;
+    for (std::int64_t s = 0; s < kStates; ++s) {
+      largest = std::fmax(largest, lse_states.load(row * kStates + s));
+    }
+    for (std::int64_t d = 0; d < kDim; ++d) {
+      double total = 0;
+      double sum = 0;
+      double size = 0;
+      float total_f32 = 0;  // as the oracle of the same precision sums
+      float sum_f32 = 0;
+      for (std::int64_t s = 0; s < kStates; ++s) {
+        const double weight = std::exp(lse_states.load(row * kStates + s) - largest);
+        if (weight == 0) continue;
+        const double value = o_states.load((row * kStates + s) * kDim + d);
+        total += weight;
+        sum += weight * value;
+        size += weight * std::fabs(value);
+        total_f32 += static_cast<float>(weight);
+        sum_f32 += static_cast<float>(weight) * static_cast<float>(value);
+      }
+      const double exact = sum / total;
+      const double lost = std::fabs(static_cast<double>(sum_f32 / total_f32) - exact);
+      EXPECT_NEAR(got_o.load(row * kDim + d), exact,
+                  2 * lost + 0x1p-24 * std::fabs(exact) + 0x1p-20 * size / total)
+          << "row " << row << ", dim " << d;
+      if (d > 0) continue;
+      const double exact_lse = largest + std::log(total);
+      const double lost_lse = std::fabs(std::log(static_cast<double>(total_f32)) - std::log(total));
+      EXPECT_NEAR(got_lse.load(row), exact_lse, 2 * lost_lse + 0x1p-21 * std::fabs(exact_lse))
+          << "row " << row;
+    }
+  }
+}
+
 class GpuOperations : public testing::Test {
  protected:
   /// Runs an operation on an engine; returns its outputs.
@@ -138,6 +204,13 @@ TEST_F(GpuOperations, MergeStates) {
         },
         tolerance_of(out), "round " + std::to_string(round));
   }
+}
+
+TEST_F(GpuOperations, ThousandsOfStatesMergeWithinTheErrorBound) {
+  expect_many_states_merge(DeviceKind::kCuda);
+}
+TEST(CpuOperations, ThousandsOfStatesMergeWithinTheErrorBound) {
+  expect_many_states_merge(DeviceKind::kCpu);
 }
 
 TEST_F(GpuOperations, FinalizeState) {

@@ -37,6 +37,33 @@ PLAIT_HD float merge_element(const MergeWeights& w, float oa, float ob) {
   return w.a * oa + w.b * ob;
 }
 
+/// Many states merge at once, in their order, relative to their largest lse: each weighs
+/// merge_weight(lse, base), and merge_result turns the sums into a state. A fold would round its
+/// lse at every one of them. A weight of exactly 0 ignores its operand, as above.
+PLAIT_HD float merge_base(float largest_lse) {
+  return largest_lse == neg_inf() ? 0.0F : largest_lse;
+}
+template <class Math>
+PLAIT_HD float merge_weight(float lse, float base) {
+  return Math::exp(lse - base);
+}
+
+/// States whose weights and outputs are summed apart before they join the others: thousands of
+/// small terms, one by one, would round away against their sum.
+inline constexpr i32 kStatesPerSum = 128;
+
+struct MergeResult {
+  float scale;  // of the weighted sum of outputs
+  float lse;
+};
+/// `total`, the sum of the weights, may be wider than float, as Math::log then is.
+template <class Math, class Total>
+PLAIT_HD MergeResult merge_result(float base, Total total) {
+  if (total == Total{0}) return {0.0F, neg_inf()};
+  return {static_cast<float>(Total{1} / total),
+          static_cast<float>(static_cast<Total>(base) + Math::log(total))};
+}
+
 /// Factor that an attention sink puts on a finished output: the sink joins the denominator once.
 /// 0 for an empty row, whatever the sink.
 template <class Math>

@@ -26,7 +26,7 @@ struct MergeStateParams {
   i64 mask_stride;
 };
 
-/// merge_states: left fold over `states`. Key dtypes: q = o_states, o = o.
+/// merge_states: all `states` at once. Key dtypes: q = o_states, o = o.
 struct MergeStatesParams {
   const void* o_states;     // [rows, states, heads, dim]
   const float* lse_states;  // [rows, states, heads]

@@ -80,13 +80,13 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
   if (num_refs > 32) load_refs(0);
 #pragma unroll
   for (i32 d = 16; d > 0; d >>= 1) best = fmaxf(best, __shfl_xor_sync(~0U, best, d));
-  const float offset = best == neg_inf() ? 0.0F : best;
+  const float base_lse = merge_base(best);
 
   float4 sum[kPasses] = {};
   float total = 0.0F;
   for (i32 base = 0; base < num_refs; base += 32) {
     if (base > 0) load_refs(base);
-    const float weight = DeviceMath::exp(state_lse - offset);
+    const float weight = merge_weight<DeviceMath>(state_lse, base_lse);
     const i32 count = min_of(32, num_refs - base);
     for (i32 first = 0; first < count; first += kInFlight) {
       if (base + first > 0) load_states(first, count);
@@ -107,8 +107,7 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
       }
     }
   }
-  const float inv = total == 0.0F ? 0.0F : 1.0F / total;
-  const float lse = total == 0.0F ? neg_inf() : offset + DeviceMath::log(total);
+  const auto [inv, lse] = merge_result<DeviceMath>(base_lse, total);
 #pragma unroll
   for (i32 pass = 0; pass < kPasses; ++pass) {
     if (column(pass) >= C::kHeadDim) continue;

@@ -98,8 +98,8 @@ struct RowMerger {
     } else {
       if (next.lse == neg_inf()) return;  // and may hold anything
       const float largest = max_of(total->lse, next.lse);
-      const float before = DeviceMath::exp(total->lse - largest);
-      const float weight = DeviceMath::exp(next.lse - largest);
+      const float before = merge_weight<DeviceMath>(total->lse, largest);
+      const float weight = merge_weight<DeviceMath>(next.lse, largest);
       total->lse = largest;
       total->sum = total->sum * before + weight;
 #pragma unroll
@@ -109,11 +109,10 @@ struct RowMerger {
 
   static __device__ __forceinline__ void finish(Total* total) {
     if constexpr (!kFolds) {
-      if (total->sum == 0.0F) return;  // no key: zeros and -inf
-      total->lse += DeviceMath::log(total->sum);
-      const float scale = 1.0F / total->sum;
+      const MergeResult result = merge_result<DeviceMath>(total->lse, total->sum);
+      total->lse = result.lse;
 #pragma unroll
-      for (i32 i = 0; i < kUnit; ++i) total->o[i] *= scale;
+      for (i32 i = 0; i < kUnit; ++i) total->o[i] *= result.scale;
     }
   }
 };
