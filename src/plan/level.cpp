@@ -4,6 +4,8 @@
 namespace plait::planning {
 namespace {
 
+using ClassLoads = std::array<i64, device::kMaxClasses>;
+
 /// Teams of one set of workers and how far they are filled.
 struct Lane {
   i32 teams = 0;
@@ -12,13 +14,13 @@ struct Lane {
   i64 load = 0;
   i64 largest_load = 0;
   i64 largest_item = 0;
-  i64 items = 0;
-  std::array<i64, device::kMaxClasses> totals{};
+  ClassLoads totals{};
+  ClassLoads items{};
 
   void place(i32 tile_class, i64 cost) {
     load += cost;
     totals[static_cast<std::size_t>(tile_class)] += cost;
-    ++items;
+    ++items[static_cast<std::size_t>(tile_class)];
     largest_load = std::max(largest_load, load);
     largest_item = std::max(largest_item, cost);
   }
@@ -28,88 +30,124 @@ struct Lane {
     load = 0;
   }
 };
+using Lanes = std::array<Lane, device::kMaxClasses>;
 
-class Leveller {
- public:
-  Leveller(const GroupFacts& group, TaskList& list, Scratch& scratch)
-      : group_(group), list_(list), scratch_(scratch) {}
+/// Whole KV tiles of a split item that cost at most `room`.
+i32 tokens_that_fit(const TileClass& tile, const Task& task, i64 room) {
+  const i64 fixed = tile.cost.per_item + i64{tile.cost.per_state_row} * task.num_fused;
+  const i64 each = tile.cost.per_tile + i64{tile.cost.per_kv_token} * tile.kv_tile;
+  if (each <= 0 || room <= fixed) return 0;
+  const i64 tiles = (room - fixed) / each;
+  return saturate(std::min<i64>(tiles * tile.kv_tile, task.tokens()));
+}
 
-  /// Lays all tasks out once. Lanes carry the teams and levels.
-  void lay(std::array<Lane, device::kMaxClasses>& lanes, bool together) {
-    i32 cuts = 0;
-    i32 run = 0;
-    for (i32 i = 0; i < list_.count; ++i) {
-      Task& task = list_.tasks[i];
-      Lane& lane = lanes[together ? 0 : static_cast<std::size_t>(task.tile_class)];
-      const TileClass& tile = group_.classes[static_cast<std::size_t>(task.tile_class)];
-      task.uneven = 1;
-      task.chunk = cuts;
-      task.num_chunks = 1;
-      i32 begin = task.kv_begin;
-      bool split = false;
-      // Costs of pieces placed before the first cut was decided are those of a split task.
-      while (true) {
-        const bool state = split || task.needs_state != 0;
-        const i64 rest = item_cost(tile, task.kv_end - begin, state ? task.num_fused : 0);
-        if (lane.load + rest <= lane.level || lane.last()) {
-          lane.place(task.tile_class, rest);
-          scratch_.run_team[run++] = lane.team;
-          break;
-        }
-        const i32 fit = tokens_that_fit(tile, task, lane.level - lane.load);
-        if (fit > 0 && fit < task.kv_end - begin) {
-          split = true;
-          lane.place(task.tile_class, item_cost(tile, fit, task.num_fused));
-          scratch_.run_team[run++] = lane.team;
-          begin += fit;
-          scratch_.cuts[cuts++] = begin;
-          ++task.num_chunks;
-        } else if (lane.load == 0) {
-          // A level below one tile: the whole rest goes here.
-          lane.place(task.tile_class, rest);
-          scratch_.run_team[run++] = lane.team;
-          lane.next();
-          break;
-        }
-        lane.next();
+/// Lays a task after those before it: place(team) for each of its items, cut(slot) between them.
+template <class Place, class Cut>
+void lay_task(const TileClass& tile, const Task& task, Lane& lane, Place&& place, Cut&& cut) {
+  if (task.needs_state == 0 && lane.load + task.cost <= lane.level) {  // nearly all
+    lane.place(task.tile_class, task.cost);
+    place(lane.team);
+    return;
+  }
+  i32 begin = task.kv_begin;
+  bool split = false;
+  // Costs of pieces placed before the first cut was decided are those of a split task.
+  while (true) {
+    const bool state = split || task.needs_state != 0;
+    const i64 rest = item_cost(tile, task.kv_end - begin, state ? task.num_fused : 0);
+    if (lane.load + rest <= lane.level || lane.last()) {
+      lane.place(task.tile_class, rest);
+      place(lane.team);
+      return;
+    }
+    const i32 fit = tokens_that_fit(tile, task, lane.level - lane.load);
+    if (fit > 0 && fit < task.kv_end - begin) {
+      split = true;
+      lane.place(task.tile_class, item_cost(tile, fit, task.num_fused));
+      place(lane.team);
+      begin += fit;
+      cut(begin);
+    } else if (lane.load == 0) {
+      // A level below one tile: the whole rest goes here.
+      lane.place(task.tile_class, rest);
+      place(lane.team);
+      lane.next();
+      return;
+    }
+    lane.next();
+  }
+}
+
+Lanes empty_lanes(const LevelPlan& plan, const ClassLoads& levels) {
+  Lanes lanes{};
+  for (std::size_t c = 0; c < lanes.size(); ++c) {
+    lanes[c].teams = std::max(plan.shares[c], 1);
+    lanes[c].level = levels[c];
+  }
+  return lanes;
+}
+
+/// Lays all tasks out once, without a trace but the lanes and the plan's size.
+Lanes try_levels(const GroupFacts& group, const TaskList& list, const ClassLoads& levels,
+                 LevelPlan& plan) {
+  Lanes lanes = empty_lanes(plan, levels);
+  plan.size = CutSize{};
+  for (i32 copy = 0; copy < plan.copies; ++copy) {
+    for (i32 i = 0; i < list.count; ++i) {
+      const Task& task = list.tasks[i];
+      const std::size_t c = static_cast<std::size_t>(task.tile_class);
+      i32 items = 0;
+      lay_task(
+          group.classes[c], task, lanes[plan.together ? 0 : c], [&](i32) { ++items; }, [](i32) {});
+      plan.size.runs += items;
+      if (items > 1 || task.needs_state != 0) {
+        plan.size.state_rows += i64{items} * task.num_fused * plan.team;
       }
     }
   }
+  return lanes;
+}
 
- private:
-  /// Whole KV tiles of a split item that cost at most `room`.
-  i32 tokens_that_fit(const TileClass& tile, const Task& task, i64 room) const {
-    const i64 fixed = tile.cost.per_item + i64{tile.cost.per_state_row} * task.num_fused;
-    const i64 each = tile.cost.per_tile + i64{tile.cost.per_kv_token} * tile.kv_tile;
-    if (each <= 0 || room <= fixed) return 0;
-    const i64 tiles = (room - fixed) / each;
-    return saturate(std::min<i64>(tiles * tile.kv_tile, task.tokens()));
+void summarise(const GroupFacts& group, const LevelPlan& plan, const Lanes& lanes,
+               WorkerPlan& workers) {
+  workers = WorkerPlan{};
+  for (std::size_t c = 0; c < static_cast<std::size_t>(group.num_classes); ++c) {
+    ClassSummary& out = workers.classes[c];
+    out.q_tile = group.classes[c].q_tile;
+    const Lane& lane = lanes[plan.together ? 0 : c];
+    out.num_items = lane.items[c] * plan.team;
+    out.total_load = lane.totals[c] * plan.team;
+    workers.total_load += out.total_load;
+    if (out.num_items == 0) continue;
+    out.num_workers = plan.together ? group.num_workers : plan.shares[c] * plan.team;
+    out.largest_load = lane.largest_load;
+    out.largest_item = lane.largest_item;
+    workers.largest_load = std::max(workers.largest_load, lane.largest_load);
+    workers.largest_item = std::max(workers.largest_item, lane.largest_item);
   }
-
-  const GroupFacts& group_;
-  TaskList& list_;
-  Scratch& scratch_;
-};
+}
 
 }  // namespace
 
-bool cut_level(const GroupFacts& group, const BatchFacts& batch, TaskList& list, Scratch& scratch,
-               WorkerPlan& plan) {
-  const i32 heads = batch.domain_heads;
-  const i32 teams = group.num_workers / heads;
+bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList& list,
+                LevelPlan& plan) {
+  plan = LevelPlan{};
+  plan.team = team_heads(batch.domain_heads, group.num_workers);
+  plan.copies = batch.domain_heads / plan.team;
+  const i32 teams = group.num_workers / plan.team;
   const std::size_t classes = static_cast<std::size_t>(group.num_classes);
-  const bool together = classes == 1 || group.target->shared_workers;
+  plan.together = classes == 1 || group.target->shared_workers;
   if (teams < 2) return false;
   bool can_cut = false;
 
-  std::array<i64, device::kMaxClasses> totals{};
-  std::array<i64, device::kMaxClasses> fixed{};
+  ClassLoads totals{};
+  ClassLoads fixed{};
   for (i32 i = 0; i < list.count; ++i) {
     const Task& task = list.tasks[i];
     const std::size_t c = static_cast<std::size_t>(task.tile_class);
     const CostModel& cost = group.classes[c].cost;
     can_cut |= task.tokens() > group.classes[c].kv_tile;
-    const std::size_t lane = together ? 0 : c;
+    const std::size_t lane = plan.together ? 0 : c;
     // Plus one: tasks that cost nothing still need a team.
     totals[lane] +=
         1 + task.cost + (task.needs_state != 0 ? i64{cost.per_state_row} * task.num_fused : 0);
@@ -118,93 +156,83 @@ bool cut_level(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
                          (cost.per_tile + i64{cost.per_kv_token} * group.classes[c].kv_tile) / 2);
   }
   if (!can_cut) return false;
-  std::array<Lane, device::kMaxClasses> lanes{};
-  std::array<i32, device::kMaxClasses> shares{};
-  if (together) {
-    shares[0] = teams;
+  for (i64& total : totals) total *= plan.copies;
+  if (plan.together) {
+    plan.shares[0] = teams;
   } else {
-    share_workers(group.num_classes, teams, totals, shares);
+    share_workers(group.num_classes, teams, totals, plan.shares);
     i32 sum = 0;
-    for (std::size_t c = 0; c < classes; ++c) sum += shares[c];
+    for (std::size_t c = 0; c < classes; ++c) sum += plan.shares[c];
     if (sum > teams) return false;
   }
   // Every cut costs an item and a state, and how many there will be shows only afterwards: the
   // last team says whether the level allowed for too few or too many.
-  std::array<i64, device::kMaxClasses> level{};
-  std::array<i64, device::kMaxClasses> best_level{};
-  std::array<i64, device::kMaxClasses> best_load{};
-  std::array<i64, device::kMaxClasses> too_low{};
-  std::array<i64, device::kMaxClasses> enough{};
+  ClassLoads level{};
+  ClassLoads best_load{};
+  ClassLoads too_low{};
+  ClassLoads enough{};
   for (std::size_t c = 0; c < classes; ++c) {
     best_load[c] = INT64_MAX;
     enough[c] = INT64_MAX / 4;
-    if (shares[c] > 0) level[c] = totals[c] / shares[c] + fixed[c] / 2;
+    if (plan.shares[c] > 0) level[c] = totals[c] / plan.shares[c] + fixed[c] / 2;
   }
-  Leveller leveller(group, list, scratch);
-  const auto lay = [&](const std::array<i64, device::kMaxClasses>& levels) {
-    for (std::size_t c = 0; c < classes; ++c) {
-      lanes[c] = Lane{};
-      lanes[c].teams = std::max(shares[c], 1);
-      lanes[c].level = levels[c];
-    }
-    leveller.lay(lanes, together);
-  };
+  Lanes lanes;
+  ClassLoads laid{};
   constexpr int kAttempts = 6;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    lay(level);
+    laid = level;
+    lanes = try_levels(group, list, laid, plan);
     bool again = false;
     for (std::size_t c = 0; c < classes; ++c) {
       const Lane& lane = lanes[c];
-      if (shares[c] == 0) continue;
+      const i32 share = plan.shares[c];
+      if (share == 0) continue;
       if (lane.largest_load < best_load[c]) {
         best_load[c] = lane.largest_load;
-        best_level[c] = level[c];
+        plan.level[c] = level[c];
       }
       // What is missing in the last teams, or too much in the very last one.
-      const i64 missing = (shares[c] - 1 - lane.team) * level[c] + level[c] - lane.load;
+      const i64 missing = (share - 1 - lane.team) * level[c] + level[c] - lane.load;
       if (missing < 0) {
         too_low[c] = std::max(too_low[c], level[c]);
-        level[c] += (-missing * 3 / 2 + shares[c] - 1) / shares[c] + fixed[c] / 16;
+        level[c] += (-missing * 3 / 2 + share - 1) / share + fixed[c] / 16;
       } else {
         enough[c] = std::min(enough[c], level[c]);
-        level[c] -= missing * 3 / 4 / shares[c];
+        level[c] -= missing * 3 / 4 / share;
       }
       if (level[c] <= too_low[c] || level[c] >= enough[c]) level[c] = (too_low[c] + enough[c]) / 2;
-      again |= missing < 0 ? -missing > level[c] / 64 : missing / shares[c] > level[c] / 64;
+      again |= missing < 0 ? -missing > level[c] / 64 : missing / share > level[c] / 64;
     }
     if (!again) break;
   }
   bool best = true;
   for (std::size_t c = 0; c < classes; ++c) {
-    best &= shares[c] == 0 || lanes[c].level == best_level[c];
+    best &= plan.shares[c] == 0 || laid[c] == plan.level[c];
   }
-  if (!best) lay(best_level);
-  plan = WorkerPlan{};
-  for (std::size_t c = 0; c < classes; ++c) {
-    ClassSummary& out = plan.classes[c];
-    out.q_tile = group.classes[c].q_tile;
-    const Lane& lane = lanes[together ? 0 : c];
-    if (together) {
-      for (i32 i = 0; i < list.count; ++i) {
-        const Task& task = list.tasks[i];
-        if (task.tile_class == static_cast<i32>(c)) {
-          out.num_items += i64{task.num_chunks} * heads;
-        }
-      }
-      out.num_workers = out.num_items > 0 ? group.num_workers : 0;
-    } else {
-      out.num_items = lane.items * heads;
-      out.num_workers = shares[c] * heads;
-    }
-    out.total_load = lane.totals[c] * heads;
-    plan.total_load += out.total_load;
-    if (out.num_items == 0) continue;
-    out.largest_load = lane.largest_load;
-    out.largest_item = lane.largest_item;
-    plan.largest_load = std::max(plan.largest_load, lane.largest_load);
-    plan.largest_item = std::max(plan.largest_item, lane.largest_item);
-  }
+  if (!best) lanes = try_levels(group, list, plan.level, plan);
+  summarise(group, plan, lanes, plan.workers);
   return true;
+}
+
+void cut_at_level(const GroupFacts& group, const LevelPlan& plan, TaskList& list,
+                  Scratch& scratch) {
+  Lanes lanes = empty_lanes(plan, plan.level);
+  i32 cuts = 0;
+  i32 run = 0;
+  for (i32 i = 0; i < list.count; ++i) {
+    Task& task = list.tasks[i];
+    const std::size_t c = static_cast<std::size_t>(task.tile_class);
+    task.uneven = 1;
+    task.chunk = cuts;
+    task.num_chunks = 1;
+    lay_task(
+        group.classes[c], task, lanes[plan.together ? 0 : c],
+        [&](i32 team) { scratch.run_team[run++] = team; },
+        [&](i32 slot) {
+          scratch.cuts[cuts++] = slot;
+          ++task.num_chunks;
+        });
+  }
 }
 
 void assign_teams(const BatchFacts& batch, i32 num_runs, const Scratch& scratch, WorkerPlan& plan) {

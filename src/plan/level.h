@@ -6,14 +6,29 @@
 #pragma once
 
 #include "plan/blob.h"
+#include "plan/chunking.h"
 #include "plan/workers.h"
 
 namespace plait::planning {
 
-/// Cuts all tasks and fills `plan` (loads as write_runs will compute them) and scratch.run_team.
-/// False if teams cannot be formed: fewer workers than heads in a domain.
-bool cut_level(const GroupFacts& group, const BatchFacts& batch, TaskList& list, Scratch& scratch,
-               WorkerPlan& plan);
+/// Where workers are full.
+struct LevelPlan {
+  i32 team = 1;                                   // workers, one per head
+  i32 copies = 1;                                 // of the list: heads of a domain / team
+  bool together = true;                           // one set of workers for all classes, in place 0
+  std::array<i32, device::kMaxClasses> shares{};  // teams of each set
+  std::array<i64, device::kMaxClasses> level{};   // of a team of each set
+  CutSize size;                                   // of the tasks when cut
+  WorkerPlan workers;                             // loads as write_runs will compute them
+};
+
+/// Searches the levels at which the tasks of `list`, as if uncut, fill the workers. Changes no
+/// task. False if teams cannot be formed: fewer workers than heads in a domain.
+bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList& list,
+                LevelPlan& plan);
+
+/// Cuts all tasks of a list that was split into the plan's copies, and fills scratch.run_team.
+void cut_at_level(const GroupFacts& group, const LevelPlan& plan, TaskList& list, Scratch& scratch);
 
 /// Turns the teams into an assignment, after the runs are written.
 void assign_teams(const BatchFacts& batch, i32 num_runs, const Scratch& scratch, WorkerPlan& plan);

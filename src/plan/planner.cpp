@@ -237,31 +237,24 @@ void Planner::Impl::make_tasks(const GroupFacts& group, const BatchFacts& batch,
   }
 }
 
-/// Tries level cutting. If it does not pay, tasks and domains are as before, uncut.
+/// Tries level cutting. If it does not pay, tasks and domains are left as they are.
 bool Planner::Impl::cut_to_level(const GroupFacts& group, BatchFacts& batch, TaskList& list,
                                  i64 best_load, WorkerPlan& levelled) {
-  const BatchFacts before = batch;
-  const i32 team = team_heads(batch.domain_heads, group.num_workers);
-  if (team != batch.domain_heads) {
-    batch.num_domains *= batch.domain_heads / team;
-    batch.domain_heads = team;
-    make_tasks(group, batch, list);
+  LevelPlan level;
+  if (!find_level(group, batch, list, level) ||
+      level.workers.largest_load >= best_load - best_load / 256 ||
+      !keeps_bound(group, level.workers)) {
+    return false;
   }
   const CutSize whole = measure(batch, list).size;
-  if (cut_level(group, batch, list, scratch, levelled) &&
-      levelled.largest_load < best_load - best_load / 256 && keeps_bound(group, levelled)) {
-    CutSize size;
-    for (i32 i = 0; i < list.count; ++i) add_cut(size, batch, list.tasks[i]);
-    if ((size.runs - whole.runs) * team <= group.bounds.split_items &&
-        size.state_rows - whole.state_rows <= group.bounds.split_rows) {
-      return true;
-    }
+  if ((level.size.runs - whole.runs * level.copies) * level.team > group.bounds.split_items ||
+      level.size.state_rows - whole.state_rows > group.bounds.split_rows) {
+    return false;
   }
-  if (team != before.domain_heads) {
-    batch = before;
-    make_tasks(group, batch, list);
-  }
-  return false;
+  split_heads(level.team, batch, list);
+  cut_at_level(group, level, list, scratch);
+  levelled = level.workers;
+  return true;
 }
 
 RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, BatchFacts& batch, TaskList& list,
@@ -321,14 +314,13 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, BatchFacts& ba
     return section;
   }
   i64 assigned_limit = mean;
-  i64 written_limit = -1;  // its tasks are gone
-  i64 cut_limit = -1;
+  i64 cut_limit = mean;
   for (i64 divisor : {2, 4, 8}) {
     if (whole.largest <= mean / divisor) continue;  // would cut nothing
     cut_limit = std::max<i64>(1, mean / divisor);
     if (!within(cut_to_limit(group, batch, list, cut_limit))) break;
     section = finish();
-    written_limit = assigned_limit = cut_limit;
+    assigned_limit = cut_limit;
     if (workers.largest_load < best_load - best_load / 128) {
       best_load = workers.largest_load;
       best_limit = cut_limit;
@@ -336,12 +328,7 @@ RunSection Planner::Impl::cut_and_assign(const GroupFacts& group, BatchFacts& ba
     if (workers.largest_load <= good) break;
   }
   if (cut_limit != best_limit) cut_to_limit(group, batch, list, best_limit);
-  if (assigned_limit != best_limit) return finish();
-  if (written_limit != best_limit) {
-    blob = start;
-    section = write_runs(group, batch, list, blob, scratch);
-  }
-  return section;
+  return assigned_limit == best_limit ? section : finish();
 }
 
 void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, BlobWriter& blob,

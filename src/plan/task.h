@@ -118,6 +118,10 @@ void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& lis
 void build_canonical_tasks(const GroupFacts& group, const BatchFacts& batch, bool flat,
                            TaskList& list);
 
+/// Lists the tasks once for each `heads` heads of their domain. Domains that are KV heads of their
+/// own have one head, and their lists stay as they are.
+void split_heads(i32 heads, BatchFacts& batch, TaskList& list);
+
 /// Removes tasks of the last view without keys whose rows get a state from an outer view anyway.
 void drop_covered_empty_tasks(TaskList& list, i32* view_begin, std::size_t views);
 

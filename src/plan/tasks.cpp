@@ -113,6 +113,26 @@ void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& lis
   }
 }
 
+void split_heads(i32 heads, BatchFacts& batch, TaskList& list) {
+  const i32 copies = batch.domain_heads / heads;
+  if (copies == 1) return;
+  const i32 count = list.count;
+  const std::size_t entries = batch.num_views() + 1;
+  for (i32 copy = 1; copy < copies; ++copy) {
+    for (i32 i = 0; i < count; ++i) {
+      Task& task = list.tasks[list.count++];
+      task = list.tasks[i];
+      task.head += copy * heads;
+    }
+    for (std::size_t v = 0; v < entries; ++v) {
+      list.view_begin[static_cast<std::size_t>(copy) * entries + v] =
+          list.view_begin[v] + copy * count;
+    }
+  }
+  batch.num_domains = copies;
+  batch.domain_heads = heads;
+}
+
 void drop_covered_empty_tasks(TaskList& list, i32* view_begin, std::size_t views) {
   std::array<const Task*, kMaxViews> cursors{};
   Task* out = list.tasks + view_begin[views - 1];
