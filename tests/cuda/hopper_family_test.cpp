@@ -31,6 +31,40 @@ DeviceFacts hopper_facts() {
   return facts;
 }
 
+TEST(HopperFamily, ServesOrDeclinesEachOption) {
+  const std::unique_ptr<FamilyHooks> family = make_hopper_family();
+  const DeviceFacts facts = hopper_facts();
+  struct Option {
+    const char* name;
+    bool served;
+    void (*set)(AttentionSpec& spec);
+  };
+  const Option options[] = {
+      {"as it is", true, [](AttentionSpec&) {}},
+      {"unequal dims", false, [](AttentionSpec& s) { s.head_dim_vo = 64; }},
+      {"dim 96", false, [](AttentionSpec& s) { s.head_dim_qk = s.head_dim_vo = 96; }},
+      {"dim 256", true, [](AttentionSpec& s) { s.head_dim_qk = s.head_dim_vo = 256; }},
+      {"two dtypes", false, [](AttentionSpec& s) { s.kv_dtype = DType::kF16; }},
+      {"f16", true, [](AttentionSpec& s) { s.q_dtype = s.kv_dtype = s.o_dtype = DType::kF16; }},
+      {"groups of 3", false, [](AttentionSpec& s) { s.num_qo_heads = 3 * s.num_kv_heads; }},
+      {"groups of 64", true, [](AttentionSpec& s) { s.num_qo_heads = 64 * s.num_kv_heads; }},
+      {"pages of 5", true, [](AttentionSpec& s) { s.page_size = 5; }},
+      {"alibi", true, [](AttentionSpec& s) { s.alibi = true; }},
+      {"a custom mask", false, [](AttentionSpec& s) { s.mask = MaskKind::kCustom; }},
+  };
+  for (const Option& option : options) {
+    AttentionSpec spec = served_spec();
+    option.set(spec);
+    EXPECT_EQ(family->decline(spec, facts).empty(), option.served) << option.name;
+  }
+  for (const PolicyKind kind : {PolicyKind::kThroughput, PolicyKind::kBatchInvariant,
+                                PolicyKind::kFixedChunk, PolicyKind::kUnsplit}) {
+    Policy policy;
+    policy.kind = kind;
+    EXPECT_EQ(family->decline_policy(policy).empty(), kind != PolicyKind::kBatchInvariant);
+  }
+}
+
 TEST(HopperFamily, DeclinesScalesThatF32TurnsIntoZero) {
   const std::unique_ptr<FamilyHooks> family = make_hopper_family();
   const DeviceFacts facts = hopper_facts();
