@@ -30,60 +30,40 @@ constexpr int kMaxRows = 192;
 constexpr int kMaxKv = 1024;
 constexpr int kMaxPages = kMaxRequests * (kMaxKv / kPageSize);
 
-/// A random batch with its spans' storage.
-struct RandomBatch {
-  std::vector<std::int32_t> qo_indptr{0};
-  std::vector<std::int32_t> page_indptr{0};
-  std::vector<std::int32_t> last_page_len;
-  View view;
-  Batch batch;
-
-  RandomBatch(std::mt19937_64& random, bool largest) {
-    const int requests = largest ? kMaxRequests : 1 + static_cast<int>(random() % kMaxRequests);
-    int room = kMaxRows - requests;
-    for (int request = 0; request < requests; ++request) {
-      // Decode, prefill, padding (no rows) and empty requests (no keys) in one batch.
-      const auto kind = random() % 8;
-      int rows = 1;
-      if (kind < 2) rows = static_cast<int>(random() % static_cast<unsigned>(room / 2 + 1));
-      if (kind == 2) rows = 0;
-      rows = std::min(rows, 1 + room);
-      room -= std::max(0, rows - 1);
-      int kv = kind == 3 ? 0 : 1 + static_cast<int>(random() % kMaxKv);
-      if (largest) kv = kMaxKv;
-      const int pages = (kv + kPageSize - 1) / kPageSize;
-      qo_indptr.push_back(qo_indptr.back() + rows);
-      page_indptr.push_back(page_indptr.back() + pages);
-      last_page_len.push_back(kv == 0 ? 0 : kv - (pages - 1) * kPageSize);
-    }
-    if (qo_indptr.back() == 0) qo_indptr.back() = 1;
-    view.row_indptr = qo_indptr;
-    view.page_indptr = page_indptr;
-    view.last_page_len = last_page_len;
-    batch.qo_indptr = qo_indptr;
-    batch.views = std::span<const View>(&view, 1);
+/// Decode, prefill, padding (no rows) and empty requests (no keys) in one batch.
+OwnedBatch random_batch(std::mt19937_64& random, bool largest) {
+  const int requests = largest ? kMaxRequests : 1 + static_cast<int>(random() % kMaxRequests);
+  std::vector<int> rows;
+  std::vector<int> keys;
+  int room = kMaxRows - requests;
+  for (int request = 0; request < requests; ++request) {
+    const auto kind = random() % 8;
+    int count = 1;
+    if (kind < 2) count = static_cast<int>(random() % static_cast<unsigned>(room / 2 + 1));
+    if (kind == 2) count = 0;
+    count = std::min(count, 1 + room);
+    room -= std::max(0, count - 1);
+    int kv = kind == 3 ? 0 : 1 + static_cast<int>(random() % kMaxKv);
+    if (largest) kv = kMaxKv;
+    rows.push_back(count);
+    keys.push_back(kv);
   }
-  RandomBatch(const RandomBatch&) = delete;
-  RandomBatch& operator=(const RandomBatch&) = delete;
-};
+  if (std::all_of(rows.begin(), rows.end(), [](int count) { return count == 0; })) rows.back() = 1;
+  return paged_batch(rows, keys, kPageSize);
+}
 
 class GpuGraph : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
-    AttentionSpec full;
-    full.num_qo_heads = kQoHeads;
-    full.num_kv_heads = kKvHeads;
-    full.head_dim_qk = full.head_dim_vo = kDim;
-    full.page_size = kPageSize;
+    const AttentionSpec full = paged_spec(kQoHeads, kKvHeads, kDim, kPageSize);
     AttentionSpec window = full;
     window.window_left = 100;
     groups_ = {full, window};
     capacity_.max_requests = kMaxRequests;
     capacity_.max_query_rows = kMaxRows;
     capacity_.max_kv_tokens = kMaxKv;
-    options_.device = {DeviceKind::kCuda, 0};
 
     std::mt19937_64 random(1);
     std::normal_distribution<float> normal;
@@ -102,29 +82,16 @@ class GpuGraph : public GpuTest {
   }
 
   /// Runs all layers; even ones belong to the first group.
-  void run_layers(Attention& attention, const RandomBatch& batch, CuStream stream) {
-    const Device device{DeviceKind::kCuda, 0};
-    const std::int64_t rows = batch.qo_indptr.back();
-    const Tensor ids =
-        Tensor::contiguous(page_ids_->device(), DType::kI32, {batch.page_indptr.back()}, device);
+  void run_layers(Attention& attention, const OwnedBatch& batch, CuStream stream) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      const std::ptrdiff_t offset = static_cast<std::ptrdiff_t>(layer) * kMaxRows * kQoHeads * kDim;
-      RunArgs args;
-      args.group = layer % 2;
-      args.q =
-          Tensor::contiguous(q_->device() + offset, DType::kBF16, {rows, kQoHeads, kDim}, device);
-      args.k = Tensor::contiguous(k_->device(), DType::kBF16,
-                                  {kMaxPages, kPageSize, kKvHeads, kDim}, device);
-      args.v = Tensor::contiguous(v_->device(), DType::kBF16,
-                                  {kMaxPages, kPageSize, kKvHeads, kDim}, device);
-      args.page_ids = std::span<const Tensor>(&ids, 1);
-      args.o =
-          Tensor::contiguous(o_->device() + offset, DType::kBF16, {rows, kQoHeads, kDim}, device);
-      args.lse = Tensor::contiguous(
-          lse_->device() + static_cast<std::ptrdiff_t>(layer) * kMaxRows * kQoHeads, DType::kF32,
-          {rows, kQoHeads}, device);
-      args.stream.handle = stream;
-      attention.run(args);
+      const std::ptrdiff_t offset = static_cast<std::ptrdiff_t>(layer) * kMaxRows * kQoHeads;
+      PagedRun run(groups_[static_cast<std::size_t>(layer % 2)], batch,
+                   q_->device() + offset * kDim, k_->device(), v_->device(), kMaxPages,
+                   page_ids_->device(), o_->device() + offset * kDim, stream);
+      run.args().group = layer % 2;
+      run.args().lse = Tensor::contiguous(lse_->device() + offset, DType::kF32,
+                                          {batch.qo_indptr.back(), kQoHeads}, kTestDevice);
+      attention.run(run.args());
     }
   }
 
@@ -141,7 +108,7 @@ class GpuGraph : public GpuTest {
     page_ids_->upload(stream);
   }
 
-  CuGraphExec capture(Attention& attention, const RandomBatch& batch, CuStream stream) {
+  CuGraphExec capture(Attention& attention, const OwnedBatch& batch, CuStream stream) {
     const ContextScope scope(*context_);
     CuGraph graph = nullptr;
     CuGraphExec exec = nullptr;
@@ -164,7 +131,7 @@ class GpuGraph : public GpuTest {
 
   std::vector<AttentionSpec> groups_;
   Capacity capacity_;
-  EngineOptions options_;
+  EngineOptions options_ = test_engine();
   std::unique_ptr<DeviceArray<std::uint16_t>> q_, k_, v_, o_;
   std::unique_ptr<DeviceArray<std::int32_t>> page_ids_;
   std::unique_ptr<DeviceArray<float>> lse_;
@@ -178,17 +145,17 @@ TEST_F(GpuGraph, ReplayEqualsEagerBitForBitFor200RandomBatches) {
   Attention attention(engine, groups_, capacity_, {});
   const TestStream stream(context_);
 
-  const RandomBatch first(random, false);
+  OwnedBatch first = random_batch(random, false);
   shuffle_pages(random, stream.get());
-  attention.plan(first.batch, Stream{stream.get()});
+  attention.plan(first.get(), Stream{stream.get()});
   CuGraphExec exec = capture(attention, first, stream.get());
 
   std::vector<std::uint16_t> graph_o;
   std::vector<float> graph_lse;
   for (int round = 0; round < 200; ++round) {
-    const RandomBatch batch(random, round == 100);
+    OwnedBatch batch = random_batch(random, round == 100);
     shuffle_pages(random, stream.get());
-    attention.plan(batch.batch, Stream{stream.get()});
+    attention.plan(batch.get(), Stream{stream.get()});
     poison_outputs(stream.get());
     replay(exec, stream.get());
     o_->download(stream.get());
@@ -235,13 +202,13 @@ TEST_F(GpuGraph, PlansOnAnotherStreamJoinedByEventsAreTheSame) {
   }
   shuffle_pages(random, running.get());
   for (int round = 0; round < 20; ++round) {
-    const RandomBatch batch(random, false);
+    OwnedBatch batch = random_batch(random, false);
     poison_outputs(running.get());
     {
       const ContextScope scope(*context_);
       driver().check(driver().stream_wait_event(planning.get(), ran, 0), "wait");
     }
-    attention.plan(batch.batch, Stream{planning.get()});
+    attention.plan(batch.get(), Stream{planning.get()});
     {
       const ContextScope scope(*context_);
       driver().check(driver().event_record(planned, planning.get()), "record");
@@ -255,7 +222,7 @@ TEST_F(GpuGraph, PlansOnAnotherStreamJoinedByEventsAreTheSame) {
     o_->download(running.get());
     const std::vector<std::uint16_t> joined = o_->host;
     poison_outputs(running.get());
-    attention.plan(batch.batch, Stream{running.get()});
+    attention.plan(batch.get(), Stream{running.get()});
     run_layers(attention, batch, running.get());
     o_->download(running.get());
     ASSERT_EQ(joined, o_->host) << "round " << round;
@@ -270,14 +237,14 @@ TEST_F(GpuGraph, PlansOnAnotherStreamJoinedByEventsAreTheSame) {
 TEST_F(GpuGraph, GraphOutlivesItsAttention) {
   std::mt19937_64 random(5);
   const TestStream stream(context_);
-  const RandomBatch batch(random, true);
+  OwnedBatch batch = random_batch(random, true);
   shuffle_pages(random, stream.get());
   CuGraphExec exec = nullptr;
   std::vector<std::uint16_t> expected;
   {
     const Engine engine(options_);
     Attention attention(engine, groups_, capacity_, {});
-    attention.plan(batch.batch, Stream{stream.get()});
+    attention.plan(batch.get(), Stream{stream.get()});
     poison_outputs(stream.get());
     run_layers(attention, batch, stream.get());
     o_->download(stream.get());
@@ -301,10 +268,10 @@ TEST_F(GpuGraph, GrowingNamesTheGraphsThatItInvalidates) {
   const Engine engine(options_);
   ConfigurationSet set(engine, groups_, {});
   const std::int32_t index = set.add(capacity_);
-  const RandomBatch batch(random, true);
+  OwnedBatch batch = random_batch(random, true);
   shuffle_pages(random, stream.get());
-  EXPECT_EQ(set.select(batch.batch).index, index);
-  set.at(index).plan(batch.batch, Stream{stream.get()});
+  EXPECT_EQ(set.select(batch.get()).index, index);
+  set.at(index).plan(batch.get(), Stream{stream.get()});
   CuGraphExec exec = capture(set.at(index), batch, stream.get());
   poison_outputs(stream.get());
   replay(exec, stream.get());
@@ -319,7 +286,7 @@ TEST_F(GpuGraph, GrowingNamesTheGraphsThatItInvalidates) {
   replay(exec, stream.get());
   o_->download(stream.get());
   EXPECT_EQ(o_->host, expected);
-  set.at(index).plan(batch.batch, Stream{stream.get()});
+  set.at(index).plan(batch.get(), Stream{stream.get()});
   poison_outputs(stream.get());
   run_layers(set.at(index), batch, stream.get());
   EXPECT_TRUE(set.grow(index, larger).invalidated_graphs.empty());
@@ -329,7 +296,7 @@ TEST_F(GpuGraph, GrowingNamesTheGraphsThatItInvalidates) {
 TEST_F(GpuGraph, WorkspaceContentDoesNotMatter) {
   std::mt19937_64 random(7);
   const TestStream stream(context_);
-  const RandomBatch batch(random, true);
+  OwnedBatch batch = random_batch(random, true);
   shuffle_pages(random, stream.get());
   std::vector<std::uint16_t> expected;
   for (const int poison : {0x00, 0xFF, 0x7F, 0xA5}) {
@@ -354,7 +321,7 @@ TEST_F(GpuGraph, WorkspaceContentDoesNotMatter) {
     {
       const Engine engine(options);
       Attention attention(engine, groups_, capacity_, {});
-      attention.plan(batch.batch, Stream{stream.get()});
+      attention.plan(batch.get(), Stream{stream.get()});
       poison_outputs(stream.get());
       run_layers(attention, batch, stream.get());
       o_->download(stream.get());
@@ -368,15 +335,15 @@ TEST_F(GpuGraph, WorkspaceContentDoesNotMatter) {
 TEST_F(GpuGraph, BadPageIdPoisonsItsRequestAndIsReported) {
   std::mt19937_64 random(9);
   const TestStream stream(context_);
-  const RandomBatch batch(random, true);
+  OwnedBatch batch = random_batch(random, true);
   const Engine engine(options_);
   Attention attention(engine, groups_, capacity_, {});
   shuffle_pages(random, stream.get());
   // The first page of request 3: every row of that request sees it in the layers without window.
-  const auto bad = static_cast<std::size_t>(batch.page_indptr[3]);
+  const auto bad = static_cast<std::size_t>(batch.views[0].page_indptr[3]);
   page_ids_->host[bad] = kMaxPages;
   page_ids_->upload(stream.get());
-  attention.plan(batch.batch, Stream{stream.get()});
+  attention.plan(batch.get(), Stream{stream.get()});
   poison_outputs(stream.get());
   run_layers(attention, batch, stream.get());
   o_->download(stream.get());
@@ -403,12 +370,12 @@ TEST_F(GpuGraph, BadPageIdPoisonsItsRequestAndIsReported) {
 TEST_F(GpuGraph, PlanInsideACaptureIsRefused) {
   std::mt19937_64 random(11);
   const TestStream stream(context_);
-  const RandomBatch batch(random, false);
+  OwnedBatch batch = random_batch(random, false);
   const Engine engine(options_);
   Attention attention(engine, groups_, capacity_, {});
   const ContextScope scope(*context_);
   driver().check(driver().stream_begin_capture(stream.get(), CuCaptureMode::kThreadLocal), "begin");
-  EXPECT_THROW(attention.plan(batch.batch, Stream{stream.get()}), Error);
+  EXPECT_THROW(attention.plan(batch.get(), Stream{stream.get()}), Error);
   CuGraph graph = nullptr;
   driver().check(driver().stream_end_capture(stream.get(), &graph), "the capture must survive");
   driver().graph_destroy(graph);
@@ -417,30 +384,22 @@ TEST_F(GpuGraph, PlanInsideACaptureIsRefused) {
 TEST_F(GpuGraph, PlanOverCapacityLeavesTheGraphUsable) {
   std::mt19937_64 random(13);
   const TestStream stream(context_);
-  const RandomBatch batch(random, true);
+  OwnedBatch batch = random_batch(random, true);
   Capacity small = capacity_;
   const Engine engine(options_);
   Attention attention(engine, groups_, small, {});
   shuffle_pages(random, stream.get());
-  attention.plan(batch.batch, Stream{stream.get()});
+  attention.plan(batch.get(), Stream{stream.get()});
   CuGraphExec exec = capture(attention, batch, stream.get());
   poison_outputs(stream.get());
   replay(exec, stream.get());
   o_->download(stream.get());
   const std::vector<std::uint16_t> expected = o_->host;
 
-  std::vector<std::int32_t> too_many(kMaxRequests + 2, 0);
-  for (std::size_t i = 0; i < too_many.size(); ++i) too_many[i] = static_cast<std::int32_t>(i);
-  std::vector<std::int32_t> last(kMaxRequests + 1, 1);
-  View view;
-  view.row_indptr = too_many;
-  view.page_indptr = too_many;
-  view.last_page_len = last;
-  Batch over;
-  over.qo_indptr = too_many;
-  over.views = std::span<const View>(&view, 1);
+  const std::vector<int> one(kMaxRequests + 1, 1);
+  OwnedBatch over = paged_batch(one, one, kPageSize);
   try {
-    attention.plan(over, Stream{stream.get()});
+    attention.plan(over.get(), Stream{stream.get()});
     FAIL() << "the batch is over capacity";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOverCapacity);
@@ -476,20 +435,17 @@ TEST_F(GpuGraph, HostCosts) {
   shuffle_pages(random, stream.get());
   const auto drain = [&] { stream.synchronize(); };
   for (const bool mixed : {false, true}) {
-    RandomBatch batch(random, true);
-    if (!mixed) {
-      // Decode alone: one tile class.
-      for (int request = 0; request <= kMaxRequests; ++request) {
-        batch.qo_indptr[static_cast<std::size_t>(request)] = request;
-      }
-    }
-    attention.plan(batch.batch, Stream{stream.get()});
+    // Decode alone is one tile class.
+    OwnedBatch batch = mixed ? random_batch(random, true)
+                             : paged_batch(std::vector(kMaxRequests, 1),
+                                           std::vector(kMaxRequests, kMaxKv), kPageSize);
+    attention.plan(batch.get(), Stream{stream.get()});
     run_layers(attention, batch, stream.get());
     drain();
     const double run =
         median_microseconds([&] { run_layers(attention, batch, stream.get()); }, drain) / kLayers;
     const double plan =
-        median_microseconds([&] { attention.plan(batch.batch, Stream{stream.get()}); }, drain);
+        median_microseconds([&] { attention.plan(batch.get(), Stream{stream.get()}); }, drain);
     std::printf(
         "host cost, %s: run %.2f us, plan and upload of 2 groups, 8 requests %.2f us (upload "
         "%.2f)\n",
@@ -508,23 +464,14 @@ TEST_F(GpuGraph, HostCostOfPlanning256Requests) {
   capacity.max_kv_tokens = 8192;
   Attention attention(engine, {groups_[0]}, capacity, {});
   std::mt19937_64 random(17);
-  std::vector<std::int32_t> rows{0};
-  std::vector<std::int32_t> pages{0};
-  std::vector<std::int32_t> last;
+  const std::vector<int> rows(256, 1);
+  std::vector<int> keys;
   for (int request = 0; request < 256; ++request) {
-    rows.push_back(request + 1);
-    pages.push_back(pages.back() + 1 + static_cast<int>(random() % 511));
-    last.push_back(1 + static_cast<int>(random() % kPageSize));
+    keys.push_back(1 + static_cast<int>(random() % 8192));
   }
-  View view;
-  view.row_indptr = rows;
-  view.page_indptr = pages;
-  view.last_page_len = last;
-  Batch batch;
-  batch.qo_indptr = rows;
-  batch.views = std::span<const View>(&view, 1);
-  const double plan = median_microseconds([&] { attention.plan(batch, Stream{stream.get()}); },
-                                          [&] { stream.synchronize(); });
+  OwnedBatch batch = paged_batch(rows, keys, kPageSize);
+  const double plan = median_microseconds(
+      [&] { attention.plan(batch.get(), Stream{stream.get()}); }, [&] { stream.synchronize(); });
   std::printf(
       "host cost: plan and upload of 256 decode requests %.2f us (upload %.2f), %lld bytes\n", plan,
       static_cast<double>(attention.impl().upload_ns()) * 1e-3,

@@ -16,14 +16,14 @@
 namespace plait::cuda {
 namespace {
 
-constexpr std::int64_t kHeads = 8;
-constexpr std::int64_t kKvHeads = 2;
-constexpr std::int64_t kDim = 128;
-constexpr std::int64_t kTokenWords = kKvHeads * kDim;
+constexpr int kHeads = 8;
+constexpr int kKvHeads = 2;
+constexpr int kDim = 128;
+constexpr std::int64_t kTokenWords = std::int64_t{kKvHeads} * kDim;
 constexpr std::uint16_t kNan = 0xFFFF;
 // Two decodes, a prefill and a few rows at once.
-constexpr std::int32_t kRows[] = {1, 150, 1, 3};
-constexpr std::int32_t kKeys[] = {100, 300, 50, 3};
+constexpr int kRows[] = {1, 150, 1, 3};
+constexpr int kKeys[] = {100, 300, 50, 3};
 constexpr std::size_t kRequests = std::size(kRows);
 constexpr std::int64_t kTotalQ = std::accumulate(std::begin(kRows), std::end(kRows), 0);
 
@@ -33,14 +33,9 @@ class GpuHopperPages : public HopperTest {
   /// but one page of request `bad_request`.
   std::vector<std::uint16_t> run(int page, KvLayout layout, std::size_t bad_request = kRequests,
                                  std::int32_t bad_id = 0) {
-    std::vector<std::int32_t> qo_indptr{0}, page_indptr{0}, last_page_len;
-    for (std::size_t r = 0; r < kRequests; ++r) {
-      const std::int32_t pages = (kKeys[r] + page - 1) / page;
-      qo_indptr.push_back(qo_indptr.back() + kRows[r]);
-      page_indptr.push_back(page_indptr.back() + pages);
-      last_page_len.push_back(kKeys[r] - (pages - 1) * page);
-    }
-    const std::int64_t pool = page_indptr.back();
+    OwnedBatch batch = paged_batch(kRows, kKeys, page);
+    const std::vector<std::int32_t>& page_indptr = batch.views[0].page_indptr;
+    const std::int64_t pool = listed_pages(batch);
     std::mt19937_64 random(5);
     std::normal_distribution<float> normal;
     DeviceArray<std::int32_t> ids(context_, static_cast<std::size_t>(pool));
@@ -74,47 +69,20 @@ class GpuHopperPages : public HopperTest {
     ids.upload();
     o.poison(0xFF);
 
-    AttentionSpec spec;
-    spec.num_qo_heads = kHeads;
-    spec.num_kv_heads = kKvHeads;
-    spec.head_dim_qk = spec.head_dim_vo = kDim;
-    spec.page_size = page;
+    AttentionSpec spec = paged_spec(kHeads, kKvHeads, kDim, page);
     spec.layout = layout;
     spec.mask = MaskKind::kNone;
     Capacity capacity;
     capacity.max_requests = kRequests;
     capacity.max_query_rows = kTotalQ;
     capacity.max_kv_tokens = *std::max_element(std::begin(kKeys), std::end(kKeys)) + page;
-    EngineOptions engine;
-    engine.device = {DeviceKind::kCuda, 0};
-    engine.family = "hopper";
     Attention::Options options;
     options.policy.kind = PolicyKind::kUnsplit;  // else chunks would end with pages
-    attention_ = std::make_unique<Attention>(Engine(engine), std::vector{spec}, capacity, options);
-    View view;
-    view.row_indptr = qo_indptr;
-    view.page_indptr = page_indptr;
-    view.last_page_len = last_page_len;
-    Batch batch;
-    batch.qo_indptr = qo_indptr;
-    batch.views = std::span<const View>(&view, 1);
-    attention_->plan(batch);
-
-    const Device device{DeviceKind::kCuda, 0};
-    const Tensor page_ids = Tensor::contiguous(ids.device(), DType::kI32, {pool}, device);
-    const auto tensor = [&](const DeviceArray<std::uint16_t>& array) {
-      return layout == KvLayout::kHnd ? Tensor::contiguous(array.device(), DType::kBF16,
-                                                           {pool, kKvHeads, page, kDim}, device)
-                                      : Tensor::contiguous(array.device(), DType::kBF16,
-                                                           {pool, page, kKvHeads, kDim}, device);
-    };
-    RunArgs args;
-    args.q = Tensor::contiguous(q.device(), DType::kBF16, {kTotalQ, kHeads, kDim}, device);
-    args.k = tensor(k);
-    args.v = tensor(v);
-    args.o = Tensor::contiguous(o.device(), DType::kBF16, {kTotalQ, kHeads, kDim}, device);
-    args.page_ids = std::span<const Tensor>(&page_ids, 1);
-    attention_->run(args);
+    attention_ = std::make_unique<Attention>(Engine(test_engine("hopper")), std::vector{spec},
+                                             capacity, options);
+    attention_->plan(batch.get());
+    PagedRun run(spec, batch, q.device(), k.device(), v.device(), pool, ids.device(), o.device());
+    attention_->run(run.args());
     o.download();
     return o.host;
   }

@@ -17,10 +17,10 @@
 namespace plait::cuda {
 namespace {
 
-constexpr std::int64_t kKvHeads = 8;
-constexpr std::int64_t kHeads = 32;
-constexpr std::int64_t kDim = 128;
-constexpr std::int64_t kTokenWords = kKvHeads * kDim;
+constexpr int kKvHeads = 8;
+constexpr int kHeads = 32;
+constexpr int kDim = 128;
+constexpr std::int64_t kTokenWords = std::int64_t{kKvHeads} * kDim;
 constexpr int kListed = 48;  // pages that the batch reads
 
 /// By tokens of a page: whole boxes of family hopper, or rows that it gathers.
@@ -61,31 +61,17 @@ class GpuLargePool : public GpuTest, public testing::WithParamInterface<int> {
   /// A prefill of 70 rows on 40 pages and two decodes, as words of bf16.
   std::vector<std::uint16_t> run(const std::string& family, const Pools& pools, std::int64_t pages,
                                  const std::vector<std::int32_t>& ids) {
-    AttentionSpec spec;
-    spec.num_qo_heads = kHeads;
-    spec.num_kv_heads = kKvHeads;
-    spec.head_dim_qk = spec.head_dim_vo = kDim;
-    spec.page_size = GetParam();
-    spec.mask = MaskKind::kCausal;
+    const AttentionSpec spec = paged_spec(kHeads, kKvHeads, kDim, GetParam());
     Capacity capacity;
     capacity.max_requests = 3;
     capacity.max_query_rows = 72;
     capacity.max_kv_tokens = kListed * GetParam();
-    EngineOptions options;
-    options.device = {DeviceKind::kCuda, 0};
-    options.family = family;
-    Attention attention(Engine(options), {spec}, capacity, Attention::Options{});
-    const std::vector<std::int32_t> qo_indptr{0, 70, 71, 72};
-    const std::vector<std::int32_t> page_indptr{0, kListed - 8, kListed - 3, kListed};
-    const std::vector<std::int32_t> last_page_len{std::min(GetParam(), 5), GetParam(), 1};
-    View view;
-    view.row_indptr = qo_indptr;
-    view.page_indptr = page_indptr;
-    view.last_page_len = last_page_len;
-    Batch batch;
-    batch.qo_indptr = qo_indptr;
-    batch.views = std::span<const View>(&view, 1);
-    attention.plan(batch);
+    Attention attention(Engine(test_engine(family)), {spec}, capacity, Attention::Options{});
+    const int page = GetParam();
+    const int rows[] = {70, 1, 1};
+    const int keys[] = {(kListed - 9) * page + std::min(page, 5), 5 * page, 2 * page + 1};
+    OwnedBatch batch = paged_batch(rows, keys, page);
+    attention.plan(batch.get());
 
     DeviceArray<std::uint16_t> q(context_, 72 * kHeads * kDim);
     DeviceArray<std::uint16_t> o(context_, 72 * kHeads * kDim);
@@ -97,17 +83,9 @@ class GpuLargePool : public GpuTest, public testing::WithParamInterface<int> {
     q.upload();
     list.upload();
     o.poison(0xFF);
-    const Device device{DeviceKind::kCuda, 0};
-    const Tensor page_ids = Tensor::contiguous(list.device(), DType::kI32, {kListed}, device);
-    RunArgs args;
-    args.q = Tensor::contiguous(q.device(), DType::kBF16, {72, kHeads, kDim}, device);
-    args.o = Tensor::contiguous(o.device(), DType::kBF16, {72, kHeads, kDim}, device);
-    args.k = Tensor::contiguous(reinterpret_cast<void*>(pools.k.address()), DType::kBF16,
-                                {pages, page_size(), kKvHeads, kDim}, device);
-    args.v = args.k;
-    args.v.data = reinterpret_cast<void*>(pools.v.address());
-    args.page_ids = std::span<const Tensor>(&page_ids, 1);
-    attention.run(args);
+    PagedRun run(spec, batch, q.device(), reinterpret_cast<void*>(pools.k.address()),
+                 reinterpret_cast<void*>(pools.v.address()), pages, list.device(), o.device());
+    attention.run(run.args());
     synchronize();
     attention.status();
     o.download();

@@ -25,28 +25,9 @@ constexpr int kRequests = 3;
 constexpr int kPages = 12;
 constexpr std::size_t kQueryWords = std::size_t{kRequests} * kHeads * kDim / 2;  // pairs of bf16
 
-/// Decode of kRequests requests with the given numbers of keys.
-struct Lengths {
-  std::vector<std::int32_t> qo_indptr{0}, page_indptr{0}, last_page_len;
-  View view;
-  Batch batch;
-
-  explicit Lengths(const std::vector<int>& keys) {
-    for (const int count : keys) {
-      const int pages = (count + kPageSize - 1) / kPageSize;
-      qo_indptr.push_back(qo_indptr.back() + 1);
-      page_indptr.push_back(page_indptr.back() + pages);
-      last_page_len.push_back(count - (pages - 1) * kPageSize);
-    }
-    view.row_indptr = qo_indptr;
-    view.page_indptr = page_indptr;
-    view.last_page_len = last_page_len;
-    batch.qo_indptr = qo_indptr;
-    batch.views = std::span<const View>(&view, 1);
-  }
-  Lengths(const Lengths&) = delete;
-  Lengths& operator=(const Lengths&) = delete;
-};
+OwnedBatch decode_of(const std::vector<int>& keys) {
+  return paged_batch(std::vector<int>(keys.size(), 1), keys, kPageSize);
+}
 
 class GpuStreamOrder : public GpuTest {
  protected:
@@ -72,20 +53,13 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(const unsigned* in, unsigned* out, 
                       directory_.path("cache"));
     slow_ = cache.loaded(context_, parse_kernel_key("common self_test"));
 
-    AttentionSpec spec;
-    spec.num_qo_heads = kHeads;
-    spec.num_kv_heads = kKvHeads;
-    spec.head_dim_qk = spec.head_dim_vo = kDim;
-    spec.page_size = kPageSize;
     Capacity capacity;
     capacity.max_requests = kRequests;
     capacity.max_query_rows = kRequests;
     capacity.max_kv_tokens = kPages * kPageSize;
-    EngineOptions options;
-    options.device = {DeviceKind::kCuda, 0};
-    engine_ = std::make_unique<Engine>(options);
-    attention_ = std::make_unique<Attention>(*engine_, std::vector<AttentionSpec>{spec}, capacity,
-                                             Attention::Options{});
+    engine_ = std::make_unique<Engine>(test_engine());
+    attention_ =
+        std::make_unique<Attention>(*engine_, std::vector{spec_}, capacity, Attention::Options{});
 
     const std::size_t pool = std::size_t{kPages} * kPageSize * kKvHeads * kDim;
     k_ = std::make_unique<DeviceArray<std::uint16_t>>(context_, pool);
@@ -119,21 +93,10 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(const unsigned* in, unsigned* out, 
     launch(*slow_, {1, 1, 1}, arguments, stream);
   }
 
-  void run(const Lengths& lengths, int output, CuStream stream) {
-    const Device device{DeviceKind::kCuda, 0};
-    const Tensor ids =
-        Tensor::contiguous(ids_->device(), DType::kI32, {lengths.page_indptr.back()}, device);
-    RunArgs args;
-    args.q = Tensor::contiguous(q_->device(), DType::kBF16, {kRequests, kHeads, kDim}, device);
-    args.k =
-        Tensor::contiguous(k_->device(), DType::kBF16, {kPages, kPageSize, kKvHeads, kDim}, device);
-    args.v = args.k;
-    args.v.data = v_->device();
-    args.page_ids = std::span<const Tensor>(&ids, 1);
-    args.o = args.q;
-    args.o.data = o_[static_cast<std::size_t>(output)]->device();
-    args.stream.handle = stream;
-    attention_->run(args);
+  void run(const OwnedBatch& batch, int output, CuStream stream) {
+    PagedRun run(spec_, batch, q_->device(), k_->device(), v_->device(), kPages, ids_->device(),
+                 o_[static_cast<std::size_t>(output)]->device(), stream);
+    attention_->run(run.args());
   }
 
   std::vector<std::uint32_t> output(int index, CuStream stream) {
@@ -147,13 +110,13 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(const unsigned* in, unsigned* out, 
   }
 
   /// What a run gives if nothing is under way.
-  std::vector<std::uint32_t> expected(const Lengths& lengths, CuStream stream) {
+  std::vector<std::uint32_t> expected(OwnedBatch& batch, CuStream stream) {
     poison(stream);
     produce_slowly(stream);
     synchronize();
-    attention_->plan(lengths.batch, Stream{stream});
+    attention_->plan(batch.get(), Stream{stream});
     synchronize();
-    run(lengths, 0, stream);
+    run(batch, 0, stream);
     synchronize();
     std::vector<std::uint32_t> result = output(0, stream);
     EXPECT_TRUE(std::none_of(result.begin(), result.end(), [](std::uint32_t pair) {
@@ -162,6 +125,7 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(const unsigned* in, unsigned* out, 
     return result;
   }
 
+  const AttentionSpec spec_ = paged_spec(kHeads, kKvHeads, kDim, kPageSize);
   test::TemporaryDirectory directory_;
   std::shared_ptr<const LoadedKernel> slow_;
   std::unique_ptr<Engine> engine_;
@@ -174,8 +138,8 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(const unsigned* in, unsigned* out, 
 
 TEST_F(GpuStreamOrder, Field28PlansBehindALongKernelDoNotRace) {
   const TestStream stream(context_);
-  const Lengths first({5, 64, 17});
-  const Lengths second({80, 1, 33});
+  OwnedBatch first = decode_of({5, 64, 17});
+  OwnedBatch second = decode_of({80, 1, 33});
   const auto first_o = expected(first, stream.get());
   const auto second_o = expected(second, stream.get());
   ASSERT_NE(first_o, second_o);
@@ -183,9 +147,9 @@ TEST_F(GpuStreamOrder, Field28PlansBehindALongKernelDoNotRace) {
     poison(stream.get());
     produce_slowly(stream.get());
     // The second plan is made while the first one's copy still waits behind the kernel.
-    attention_->plan(first.batch, Stream{stream.get()});
+    attention_->plan(first.get(), Stream{stream.get()});
     run(first, 0, stream.get());
-    attention_->plan(second.batch, Stream{stream.get()});
+    attention_->plan(second.get(), Stream{stream.get()});
     run(second, 1, stream.get());
     ASSERT_EQ(output(0, stream.get()), first_o) << "round " << round;
     ASSERT_EQ(output(1, stream.get()), second_o) << "round " << round;
@@ -194,12 +158,12 @@ TEST_F(GpuStreamOrder, Field28PlansBehindALongKernelDoNotRace) {
 
 TEST_F(GpuStreamOrder, Field40RunsFollowASlowProducerOfTheirStream) {
   const TestStream stream(context_);
-  const Lengths lengths({5, 64, 17});
-  const auto right = expected(lengths, stream.get());
+  OwnedBatch batch = decode_of({5, 64, 17});
+  const auto right = expected(batch, stream.get());
 
   poison(stream.get());
   produce_slowly(stream.get());
-  run(lengths, 0, stream.get());
+  run(batch, 0, stream.get());
   EXPECT_EQ(output(0, stream.get()), right);
 
   const ContextScope scope(*context_);
@@ -207,7 +171,7 @@ TEST_F(GpuStreamOrder, Field40RunsFollowASlowProducerOfTheirStream) {
   CuGraphExec exec = nullptr;
   driver().check(driver().stream_begin_capture(stream.get(), CuCaptureMode::kThreadLocal), "begin");
   produce_slowly(stream.get());
-  run(lengths, 0, stream.get());
+  run(batch, 0, stream.get());
   driver().check(driver().stream_end_capture(stream.get(), &graph), "end");
   driver().check(driver().graph_instantiate(&exec, graph, 0), "instantiate");
   driver().check(driver().graph_destroy(graph), "destroy");

@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/owned_batch.h"
 #include "cuda/device.h"
-#include "plait/tensor.h"
+#include "plait/attention.h"
 
 namespace plait::cuda {
 
@@ -125,5 +128,80 @@ inline std::uint16_t bf16_of(float value) {
   std::memcpy(&bits, &value, sizeof(bits));
   return static_cast<std::uint16_t>(bits >> 16);
 }
+
+inline constexpr Device kTestDevice{DeviceKind::kCuda, 0};
+
+inline EngineOptions test_engine(std::string family = "auto") {
+  EngineOptions options;
+  options.device = kTestDevice;
+  options.family = std::move(family);
+  return options;
+}
+
+/// Causal attention in bf16 over pages.
+inline AttentionSpec paged_spec(int qo_heads, int kv_heads, int dim, int page_size) {
+  AttentionSpec spec;
+  spec.num_qo_heads = qo_heads;
+  spec.num_kv_heads = kv_heads;
+  spec.head_dim_qk = spec.head_dim_vo = dim;
+  spec.page_size = page_size;
+  return spec;
+}
+
+/// A page list of its own for each request of rows[r] queries and keys[r] keys.
+inline OwnedBatch paged_batch(std::span<const int> rows, std::span<const int> keys, int page_size) {
+  OwnedBatch batch;
+  OwnedView view;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    batch.qo_indptr.push_back(batch.qo_indptr.back() + rows[r]);
+    view.add_list(keys[r], page_size);
+  }
+  view.row_indptr = batch.qo_indptr;
+  batch.views.push_back(std::move(view));
+  return batch;
+}
+
+/// Pages that a batch of paged_batch lists.
+inline std::int64_t listed_pages(const OwnedBatch& batch) {
+  return batch.views.front().page_indptr.back();
+}
+
+/// The operands of a run of such a batch: whole tensors of bf16, pools of `pool_pages` pages.
+class PagedRun {
+ public:
+  PagedRun(const AttentionSpec& spec, const OwnedBatch& batch, void* q, void* k, void* v,
+           std::int64_t pool_pages, std::int32_t* page_ids, void* o, CuStream stream = nullptr)
+      : ids_(Tensor::contiguous(page_ids, DType::kI32, {listed_pages(batch)}, kTestDevice)) {
+    const std::int64_t page = spec.page_size;
+    const std::int64_t heads = spec.num_kv_heads;
+    const auto rows = [&](void* data) {
+      return Tensor::contiguous(data, DType::kBF16,
+                                {batch.qo_indptr.back(), spec.num_qo_heads, spec.head_dim_qk},
+                                kTestDevice);
+    };
+    const auto pool = [&](void* data) {
+      return spec.layout == KvLayout::kNhd
+                 ? Tensor::contiguous(data, DType::kBF16,
+                                      {pool_pages, page, heads, spec.head_dim_qk}, kTestDevice)
+                 : Tensor::contiguous(data, DType::kBF16,
+                                      {pool_pages, heads, page, spec.head_dim_qk}, kTestDevice);
+    };
+    args_.q = rows(q);
+    args_.k = pool(k);
+    args_.v = pool(v);
+    args_.page_ids = std::span<const Tensor>(&ids_, 1);
+    args_.o = rows(o);
+    args_.stream.handle = stream;
+  }
+  PagedRun(const PagedRun&) = delete;
+  PagedRun& operator=(const PagedRun&) = delete;
+
+  /// Valid while this object is.
+  RunArgs& args() { return args_; }
+
+ private:
+  Tensor ids_;
+  RunArgs args_;
+};
 
 }  // namespace plait::cuda
