@@ -40,6 +40,8 @@ CUDA_WORD = re.compile(
     r"\b(CU(stream|device|context|function|module|event|deviceptr|result)|cuda[A-Z]\w+|nvrtc\w+|"
     r"__global__|dim3|__half|__nv_\w+)\b")
 CUDA_SYMBOL = re.compile(r"^(cu[A-Z]|cuda[A-Z]|nvrtc|cublas)|\bdlopen\b")
+# The one file that opens a toolkit's header, and is empty where there is none.
+TOOLKIT_FILE = "tests/cuda/driver_types_test.cpp"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LICENCE = "Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0"
 SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".py", ".cmake"}
@@ -81,6 +83,8 @@ def check_includes(path, text, problems):
         for prefix, layers in THIRD_PARTY.items():
             if header.startswith(prefix) and (public or (layer and layer not in layers)):
                 problems.append(f"{where}: {header} may not be seen from here")
+        if header.startswith("/") and str(path) != TOOLKIT_FILE:
+            problems.append(f"{where}: {header} is not everywhere, expected in {TOOLKIT_FILE} only")
         if neutral and CUDA_HEADER.search(header):
             problems.append(f"{where}: a CUDA header, {header}, in a layer that builds without CUDA")
 
