@@ -173,14 +173,14 @@ std::string identity(const CompileUnit& unit, const std::string& compiler,
 }  // namespace
 
 std::string find_compiler() {
-  const std::string chosen = environment("PLAIT_CXX");
+  std::string chosen = environment("PLAIT_CXX");
   if (!chosen.empty()) return chosen;
   const std::string search = environment("PATH");
   for (const char* name : {"c++", "g++", "clang++"}) {
     std::istringstream directories(search);
     std::string directory;
     while (std::getline(directories, directory, ':')) {
-      const std::string path = (directory.empty() ? "." : directory) + "/" + name;
+      std::string path = (directory.empty() ? "." : directory) + "/" + name;
       if (access(path.c_str(), X_OK) == 0) return path;
     }
   }
