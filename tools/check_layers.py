@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 """Checks the rules of the house that a compiler does not: which layer may include which, that
-core, plan and the public headers know nothing of CUDA, licence lines and file sizes.
+core, plan and the public headers know nothing of CUDA, that the library neither prints nor exits,
+licence lines and file sizes.
 
 With `--build DIR` it also reads what the compiler really opened for plait_core and plait_plan
 (ninja's dependency log) and which symbols their objects want.
@@ -43,6 +44,10 @@ CUDA_SYMBOL = re.compile(r"^(cu[A-Z]|cuda[A-Z]|nvrtc|cublas)|\bdlopen\b")
 # The one file that opens a toolkit's header, and is empty where there is none.
 TOOLKIT_FILE = "tests/cuda/driver_types_test.cpp"
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# The library never prints and never exits: that is the caller's to decide.
+LIBRARY = ("core", "plan", "cpu", "cuda", "engine")
+LOUD = re.compile(r"\b(v?f?printf|f?puts|putc|putchar|perror|_?exit|quick_exit|abort)\s*\(|"
+                  r"\b(std::)?(cout|cerr|clog)\b")
 LICENCE = "Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0"
 SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".py", ".cmake"}
 MAX_LINES = 700
@@ -118,6 +123,15 @@ def check_device_code(files, problems):
                 todo.append("src/" + match.group(2))
 
 
+def check_quiet(path, text, problems):
+    if not (path.parts[0] == "include" or (path.parts[0] == "src" and path.parts[1] in LIBRARY)):
+        return
+    for number, line in enumerate(without_comments(text).splitlines(), 1):
+        match = LOUD.search(line)
+        if match:
+            problems.append(f"{path}:{number}: {match.group(0)} in the library, which throws Error")
+
+
 def check_words(path, text, problems):
     """Public headers, core and plan use no CUDA type. src/core/device is shared with device code
     and may mention what a device compiler predefines, behind its macros."""
@@ -143,6 +157,7 @@ def check_file(path, problems):
     if path.suffix in {".h", ".cpp", ".cuh", ".cu"}:
         check_includes(path, text, problems)
         check_words(path, text, problems)
+        check_quiet(path, text, problems)
 
 
 def run(*command, cwd):

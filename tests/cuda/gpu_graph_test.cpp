@@ -33,8 +33,7 @@ constexpr int kMaxPages = kMaxRequests * (kMaxKv / kPageSize);
 /// Decode, prefill, padding (no rows) and empty requests (no keys) in one batch.
 OwnedBatch random_batch(std::mt19937_64& random, bool largest) {
   const int requests = largest ? kMaxRequests : 1 + static_cast<int>(random() % kMaxRequests);
-  std::vector<int> rows;
-  std::vector<int> keys;
+  std::vector<std::pair<int, int>> rows_and_keys;
   int room = kMaxRows - requests;
   for (int request = 0; request < requests; ++request) {
     const auto kind = random() % 8;
@@ -45,11 +44,13 @@ OwnedBatch random_batch(std::mt19937_64& random, bool largest) {
     room -= std::max(0, count - 1);
     int kv = kind == 3 ? 0 : 1 + static_cast<int>(random() % kMaxKv);
     if (largest) kv = kMaxKv;
-    rows.push_back(count);
-    keys.push_back(kv);
+    rows_and_keys.emplace_back(count, kv);
   }
-  if (std::all_of(rows.begin(), rows.end(), [](int count) { return count == 0; })) rows.back() = 1;
-  return paged_batch(rows, keys, kPageSize);
+  if (std::all_of(rows_and_keys.begin(), rows_and_keys.end(),
+                  [](const auto& request) { return request.first == 0; })) {
+    rows_and_keys.back().first = 1;
+  }
+  return paged_batch(rows_and_keys, kPageSize);
 }
 
 class GpuGraph : public GpuTest {
@@ -396,8 +397,7 @@ TEST_F(GpuGraph, PlanOverCapacityLeavesTheGraphUsable) {
   o_->download(stream.get());
   const std::vector<std::uint16_t> expected = o_->host;
 
-  const std::vector<int> one(kMaxRequests + 1, 1);
-  OwnedBatch over = paged_batch(one, one, kPageSize);
+  OwnedBatch over = paged_batch(std::vector(kMaxRequests + 1, std::pair(1, 1)), kPageSize);
   try {
     attention.plan(over.get(), Stream{stream.get()});
     FAIL() << "the batch is over capacity";
@@ -436,9 +436,9 @@ TEST_F(GpuGraph, HostCosts) {
   const auto drain = [&] { stream.synchronize(); };
   for (const bool mixed : {false, true}) {
     // Decode alone is one tile class.
-    OwnedBatch batch = mixed ? random_batch(random, true)
-                             : paged_batch(std::vector(kMaxRequests, 1),
-                                           std::vector(kMaxRequests, kMaxKv), kPageSize);
+    OwnedBatch batch =
+        mixed ? random_batch(random, true)
+              : paged_batch(std::vector(kMaxRequests, std::pair(1, kMaxKv)), kPageSize);
     attention.plan(batch.get(), Stream{stream.get()});
     run_layers(attention, batch, stream.get());
     drain();
@@ -464,12 +464,11 @@ TEST_F(GpuGraph, HostCostOfPlanning256Requests) {
   capacity.max_kv_tokens = 8192;
   Attention attention(engine, {groups_[0]}, capacity, {});
   std::mt19937_64 random(17);
-  const std::vector<int> rows(256, 1);
-  std::vector<int> keys;
+  std::vector<std::pair<int, int>> requests;
   for (int request = 0; request < 256; ++request) {
-    keys.push_back(1 + static_cast<int>(random() % 8192));
+    requests.emplace_back(1, 1 + static_cast<int>(random() % 8192));
   }
-  OwnedBatch batch = paged_batch(rows, keys, kPageSize);
+  OwnedBatch batch = paged_batch(requests, kPageSize);
   const double plan = median_microseconds(
       [&] { attention.plan(batch.get(), Stream{stream.get()}); }, [&] { stream.synchronize(); });
   std::printf(

@@ -22,10 +22,10 @@ constexpr int kDim = 128;
 constexpr std::int64_t kTokenWords = std::int64_t{kKvHeads} * kDim;
 constexpr std::uint16_t kNan = 0xFFFF;
 // Two decodes, a prefill and a few rows at once.
-constexpr int kRows[] = {1, 150, 1, 3};
-constexpr int kKeys[] = {100, 300, 50, 3};
-constexpr std::size_t kRequests = std::size(kRows);
-constexpr std::int64_t kTotalQ = std::accumulate(std::begin(kRows), std::end(kRows), 0);
+const std::vector<std::pair<int, int>> kBatch = {{1, 100}, {150, 300}, {1, 50}, {3, 3}};
+constexpr std::size_t kRequests = 4;
+constexpr std::int64_t kTotalQ = 155;
+constexpr int kLongest = 300;
 
 class GpuHopperPages : public HopperTest {
  protected:
@@ -33,7 +33,7 @@ class GpuHopperPages : public HopperTest {
   /// but one page of request `bad_request`.
   std::vector<std::uint16_t> run(int page, KvLayout layout, std::size_t bad_request = kRequests,
                                  std::int32_t bad_id = 0) {
-    OwnedBatch batch = paged_batch(kRows, kKeys, page);
+    OwnedBatch batch = paged_batch(kBatch, page);
     const std::vector<std::int32_t>& page_indptr = batch.views[0].page_indptr;
     const std::int64_t pool = listed_pages(batch);
     std::mt19937_64 random(5);
@@ -49,7 +49,7 @@ class GpuHopperPages : public HopperTest {
     std::iota(ids.host.begin(), ids.host.end(), 0);
     std::shuffle(ids.host.begin(), ids.host.end(), std::mt19937_64(page));
     for (std::size_t r = 0; r < kRequests; ++r) {
-      for (std::int64_t slot = 0; slot < kKeys[r]; ++slot) {
+      for (std::int64_t slot = 0; slot < kBatch[r].second; ++slot) {
         const std::int64_t id = ids.host[static_cast<std::size_t>(page_indptr[r] + slot / page)];
         for (std::int64_t head = 0; head < kKvHeads; ++head) {
           const std::int64_t row = layout == KvLayout::kHnd
@@ -75,7 +75,7 @@ class GpuHopperPages : public HopperTest {
     Capacity capacity;
     capacity.max_requests = kRequests;
     capacity.max_query_rows = kTotalQ;
-    capacity.max_kv_tokens = *std::max_element(std::begin(kKeys), std::end(kKeys)) + page;
+    capacity.max_kv_tokens = kLongest + page;
     Attention::Options options;
     options.policy.kind = PolicyKind::kUnsplit;  // else chunks would end with pages
     attention_ = std::make_unique<Attention>(Engine(test_engine("hopper")), std::vector{spec},
@@ -110,7 +110,7 @@ TEST_F(GpuHopperPages, BadIdPoisonsItsRequestAndIsReported) {
         std::size_t at = 0;
         for (std::size_t r = 0; r < kRequests; ++r) {
           std::int64_t finite = 0;
-          const std::int64_t words = kRows[r] * kHeads * kDim;
+          const std::int64_t words = kBatch[r].first * kHeads * kDim;
           for (std::int64_t i = 0; i < words; ++i) finite += (o[at++] & 0x7F80) != 0x7F80 ? 1 : 0;
           EXPECT_EQ(finite, r == request ? 0 : words) << "request " << r;
         }

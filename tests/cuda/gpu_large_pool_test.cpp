@@ -68,9 +68,8 @@ class GpuLargePool : public GpuTest, public testing::WithParamInterface<int> {
     capacity.max_kv_tokens = kListed * GetParam();
     Attention attention(Engine(test_engine(family)), {spec}, capacity, Attention::Options{});
     const int page = GetParam();
-    const int rows[] = {70, 1, 1};
-    const int keys[] = {(kListed - 9) * page + std::min(page, 5), 5 * page, 2 * page + 1};
-    OwnedBatch batch = paged_batch(rows, keys, page);
+    OwnedBatch batch = paged_batch(
+        {{70, (kListed - 9) * page + std::min(page, 5)}, {1, 5 * page}, {1, 2 * page + 1}}, page);
     attention.plan(batch.get());
 
     DeviceArray<std::uint16_t> q(context_, 72 * kHeads * kDim);

@@ -25,10 +25,6 @@ constexpr int kRequests = 3;
 constexpr int kPages = 12;
 constexpr std::size_t kQueryWords = std::size_t{kRequests} * kHeads * kDim / 2;  // pairs of bf16
 
-OwnedBatch decode_of(const std::vector<int>& keys) {
-  return paged_batch(std::vector<int>(keys.size(), 1), keys, kPageSize);
-}
-
 class GpuStreamOrder : public GpuTest {
  protected:
   void SetUp() override {
@@ -138,8 +134,8 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(const unsigned* in, unsigned* out, 
 
 TEST_F(GpuStreamOrder, Field28PlansBehindALongKernelDoNotRace) {
   const TestStream stream(context_);
-  OwnedBatch first = decode_of({5, 64, 17});
-  OwnedBatch second = decode_of({80, 1, 33});
+  OwnedBatch first = paged_batch({{1, 5}, {1, 64}, {1, 17}}, kPageSize);
+  OwnedBatch second = paged_batch({{1, 80}, {1, 1}, {1, 33}}, kPageSize);
   const auto first_o = expected(first, stream.get());
   const auto second_o = expected(second, stream.get());
   ASSERT_NE(first_o, second_o);
@@ -158,7 +154,7 @@ TEST_F(GpuStreamOrder, Field28PlansBehindALongKernelDoNotRace) {
 
 TEST_F(GpuStreamOrder, Field40RunsFollowASlowProducerOfTheirStream) {
   const TestStream stream(context_);
-  OwnedBatch batch = decode_of({5, 64, 17});
+  OwnedBatch batch = paged_batch({{1, 5}, {1, 64}, {1, 17}}, kPageSize);
   const auto right = expected(batch, stream.get());
 
   poison(stream.get());

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/owned_batch.h"
 #include "cuda/device.h"
 #include "plait/attention.h"
+#include "support/paged_batch.h"
 
 namespace plait::cuda {
 
@@ -148,18 +148,7 @@ inline AttentionSpec paged_spec(int qo_heads, int kv_heads, int dim, int page_si
   return spec;
 }
 
-/// A page list of its own for each request of rows[r] queries and keys[r] keys.
-inline OwnedBatch paged_batch(std::span<const int> rows, std::span<const int> keys, int page_size) {
-  OwnedBatch batch;
-  OwnedView view;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    batch.qo_indptr.push_back(batch.qo_indptr.back() + rows[r]);
-    view.add_list(keys[r], page_size);
-  }
-  view.row_indptr = batch.qo_indptr;
-  batch.views.push_back(std::move(view));
-  return batch;
-}
+using test::paged_batch;
 
 /// Pages that a batch of paged_batch lists.
 inline std::int64_t listed_pages(const OwnedBatch& batch) {

@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "core/owned_batch.h"
 #include "plait/error.h"
 #include "plan/bounds.h"
 #include "plan/corpus.h"
 #include "plan/fit_capacity.h"
+#include "support/paged_batch.h"
 
 namespace plait::test {
 namespace {
@@ -35,18 +35,6 @@ PlanTarget small_target(int workers) {
   return t;
 }
 
-OwnedBatch flat(const std::vector<std::pair<int, int>>& requests, int page_size) {
-  OwnedBatch b;
-  OwnedView v;
-  for (const auto& [rows, keys] : requests) {
-    b.qo_indptr.push_back(b.qo_indptr.back() + rows);
-    v.add_list(keys, page_size);
-  }
-  v.row_indptr = b.qo_indptr;
-  b.views.push_back(v);
-  return b;
-}
-
 Capacity roomy() {
   Capacity c;
   c.max_requests = 64;
@@ -68,7 +56,7 @@ TEST(Planner, RefusesByNameAndKeepsThePreviousPlan) {
   const AttentionSpec spec = small_spec();
   const PlanTarget target = small_target(8);
   Planner planner(std::span(&spec, 1), roomy(), {}, std::span(&target, 1));
-  OwnedBatch good = flat({{1, 100}, {3, 50}, {0, 7}}, 4);
+  OwnedBatch good = paged_batch({{1, 100}, {3, 50}, {0, 7}}, 4);
   const Batch& good_batch = good.get();
   const Plan& plan = planner.plan(std::span(&good_batch, 1));
   const std::vector<std::int32_t> words(plan.words.begin(), plan.words.end());
@@ -101,11 +89,11 @@ TEST(Planner, RefusesByNameAndKeepsThePreviousPlan) {
   bad = good;
   bad.views[0].positions.assign(static_cast<std::size_t>(bad.views[0].page_indptr.back()), 3);
   EXPECT_EQ(refusal(planner, bad.get()), "invalid_argument views[0].positions[1]=3");
-  bad = flat({{1, 1 << 17}}, 4);
+  bad = paged_batch({{1, 1 << 17}}, 4);
   EXPECT_EQ(refusal(planner, bad.get()), "over_capacity kv_len=131072");
-  bad = flat(std::vector<std::pair<int, int>>(65, {1, 4}), 4);
+  bad = paged_batch(std::vector<std::pair<int, int>>(65, {1, 4}), 4);
   EXPECT_EQ(refusal(planner, bad.get()), "over_capacity requests=65");
-  bad = flat({{1025, 2000}}, 4);
+  bad = paged_batch({{1025, 2000}}, 4);
   EXPECT_EQ(refusal(planner, bad.get()), "over_capacity query rows=1025");
 
   EXPECT_EQ(planner.current().words.data(), address);
@@ -118,8 +106,8 @@ TEST(Planner, SameBatchSameBytesWhateverCameBefore) {
   const AttentionSpec spec = small_spec();
   const PlanTarget target = small_target(8);
   Planner planner(std::span(&spec, 1), roomy(), {}, std::span(&target, 1));
-  OwnedBatch a = flat({{1, 100}, {3, 50}}, 4);
-  OwnedBatch b = flat({{30, 3000}, {1, 1}, {1, 5000}}, 4);
+  OwnedBatch a = paged_batch({{1, 100}, {3, 50}}, 4);
+  OwnedBatch b = paged_batch({{30, 3000}, {1, 1}, {1, 5000}}, 4);
   const Batch& batch_a = a.get();
   const Batch& batch_b = b.get();
   const Plan& plan = planner.plan(std::span(&batch_a, 1));
@@ -139,7 +127,7 @@ TEST(Planner, LayerGroupsWithDifferentWindows) {
   const std::vector<AttentionSpec> specs = {full, window};
   const std::vector<PlanTarget> targets = {small_target(8), small_target(8)};
   Planner planner(specs, roomy(), {}, targets);
-  OwnedBatch batch = flat({{1, 1000}, {200, 400}}, 4);
+  OwnedBatch batch = paged_batch({{1, 1000}, {200, 400}}, 4);
   const Batch& b = batch.get();
   const Plan& plan = planner.plan(std::span(&b, 1));
   verify_plan(specs, std::span(&b, 1), plan, planner.bounds());
@@ -155,7 +143,7 @@ GroupSummary mixed_plan(std::int32_t headroom, int decodes) {
   target.classes[1] = {64, 16, {0, 0, 100, 1}};
   std::vector<std::pair<int, int>> requests(static_cast<std::size_t>(decodes), {1, 1024});
   requests.emplace_back(512, 1024);
-  OwnedBatch batch = flat(requests, 4);
+  OwnedBatch batch = paged_batch(requests, 4);
   const Batch& b = batch.get();
   Planner planner(std::span(&spec, 1), roomy(), {}, std::span(&target, 1));
   const Plan& plan = planner.plan(std::span(&b, 1));
@@ -211,6 +199,40 @@ std::vector<std::pair<int, int>> segments_of(const Plan& plan, int row_begin, in
   return ends;
 }
 
+TEST(Planner, SingleContributionsWriteThrough) {
+  const AttentionSpec spec = small_spec();
+  const PlanTarget target = small_target(8);
+  OwnedBatch batch = paged_batch({{1, 100}, {30, 50}, {2, 0}, {1, 4000}}, 4);
+  const auto planned = [&](PolicyKind kind, bool write_through) {
+    Policy policy;
+    policy.kind = kind;
+    policy.allow_write_through = write_through;
+    Planner planner(std::span(&spec, 1), roomy(), policy, std::span(&target, 1));
+    const Batch& b = batch.get();
+    const Plan& plan = planner.plan(std::span(&b, 1));
+    verify_plan(std::span(&spec, 1), std::span(&b, 1), plan, planner.bounds());
+    const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
+    const auto* group =
+        reinterpret_cast<const device::GroupHeader*>(plan.words.data() + header->group_offset[0]);
+    const auto* merges =
+        reinterpret_cast<const device::Merge*>(plan.words.data() + group->merge_offset);
+    std::vector<std::int32_t> contributions;  // of each merge
+    for (std::int32_t m = 0; m < group->num_merges; ++m) {
+      contributions.push_back(merges[m].num_refs);
+    }
+    return contributions;
+  };
+  EXPECT_TRUE(planned(PolicyKind::kUnsplit, true).empty());
+  // The long request is cut; only what is has states to merge.
+  const std::vector<std::int32_t> cut = planned(PolicyKind::kThroughput, true);
+  EXPECT_FALSE(cut.empty());
+  for (const std::int32_t states : cut) EXPECT_GE(states, 2);
+  // The ablation: every row has a state, of one contribution too.
+  const std::vector<std::int32_t> ablated = planned(PolicyKind::kUnsplit, false);
+  EXPECT_FALSE(ablated.empty());
+  for (const std::int32_t states : ablated) EXPECT_EQ(states, 1);
+}
+
 TEST(Planner, CanonicalSegmentsEndAtMultiplesWhateverSurrounds) {
   const AttentionSpec spec = small_spec();
   Policy policy;
@@ -221,7 +243,7 @@ TEST(Planner, CanonicalSegmentsEndAtMultiplesWhateverSurrounds) {
       Planner planner(std::span(&spec, 1), roomy(), policy, std::span(&target, 1));
       std::vector<std::pair<int, int>> requests(static_cast<std::size_t>(neighbours), {1, 777});
       requests.emplace_back(1, 1000);
-      OwnedBatch batch = flat(requests, 4);
+      OwnedBatch batch = paged_batch(requests, 4);
       const Batch& b = batch.get();
       const Plan& plan = planner.plan(std::span(&b, 1));
       const auto ranges = segments_of(plan, neighbours, 4);
@@ -266,7 +288,7 @@ TEST(PlanBounds, WorstCasesReachHalf) {
     // that each is cut in two.
     std::vector<std::pair<int, int>> requests(31, {4, 4096});
     requests.emplace_back(4, 16);
-    OwnedBatch batch = flat(requests, 4);
+    OwnedBatch batch = paged_batch(requests, 4);
     Capacity c = fit_capacity(std::span(&spec, 1), std::span(&batch.get(), 1), {});
     EXPECT_GE(use_of(spec, c, {}, target, batch), 0.5);
   }
@@ -274,7 +296,7 @@ TEST(PlanBounds, WorstCasesReachHalf) {
     Policy fixed;
     fixed.kind = PolicyKind::kFixedChunk;
     fixed.kv_chunk = 64;
-    OwnedBatch batch = flat(std::vector<std::pair<int, int>>(16, {8, 2048}), 4);
+    OwnedBatch batch = paged_batch(std::vector<std::pair<int, int>>(16, {8, 2048}), 4);
     Capacity c = fit_capacity(std::span(&spec, 1), std::span(&batch.get(), 1), fixed);
     EXPECT_GE(use_of(spec, c, fixed, target, batch), 0.5);
   }
@@ -283,7 +305,7 @@ TEST(PlanBounds, WorstCasesReachHalf) {
     unsplit.kind = PolicyKind::kUnsplit;
     std::vector<std::pair<int, int>> requests(200, {1, 64});
     for (std::size_t i = 0; i < requests.size(); ++i) requests[i].second += static_cast<int>(i);
-    OwnedBatch batch = flat(requests, 4);
+    OwnedBatch batch = paged_batch(requests, 4);
     Capacity c = fit_capacity(std::span(&spec, 1), std::span(&batch.get(), 1), unsplit);
     EXPECT_GE(use_of(spec, c, unsplit, target, batch), 0.5);
   }
@@ -291,7 +313,7 @@ TEST(PlanBounds, WorstCasesReachHalf) {
     // batch_invariant: one prompt whose segments are all single items.
     Policy invariant;
     invariant.kind = PolicyKind::kBatchInvariant;
-    OwnedBatch batch = flat({{4, 64 * 120}}, 4);
+    OwnedBatch batch = paged_batch({{4, 64 * 120}}, 4);
     Capacity c = fit_capacity(std::span(&spec, 1), std::span(&batch.get(), 1), invariant);
     EXPECT_GE(use_of(spec, c, invariant, target, batch), 0.5);
   }
@@ -328,7 +350,7 @@ TEST(PlanBounds, SlowTwoToThe31TokensAndTwoToThe20Requests) {
   // 2^20 requests, the first of nearly 2^31 tokens, all others of 2^20.
   std::vector<std::pair<int, int>> requests(1 << 20, {1, 1 << 20});
   requests[0].second = INT32_MAX;
-  OwnedBatch batch = flat(requests, 1 << 20);
+  OwnedBatch batch = paged_batch(requests, 1 << 20);
   Capacity c;
   c.max_requests = c.max_query_rows = 1 << 20;
   c.max_kv_tokens = INT32_MAX;

@@ -96,6 +96,13 @@ class CheckLayers(Repository):
         self.write("src/cuda/kernels/mma/f.h", LICENCE + "#include <string>\n")
         self.expect("check_layers.py", 0, "0 problems")
 
+    def test_library_that_prints_or_exits(self):
+        for call in ('std::printf("x")', "exit(1)", "std::cerr << 1"):
+            self.write("src/cpu/a.cpp", LICENCE + f"void f() {{ {call}; }}\n")
+            self.expect("check_layers.py", 1, "src/cpu/a.cpp:2: ")
+        self.write("src/cpu/a.cpp", LICENCE + "void f() { std::snprintf(b, 2, a); }  // no exit()\n")
+        self.expect("check_layers.py", 0, "0 problems")
+
     def test_missing_licence(self):
         self.write("src/core/c.cpp", "int x;\n")
         self.expect("check_layers.py", 1, "src/core/c.cpp: no licence line")
