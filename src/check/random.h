@@ -21,7 +21,8 @@ class Random {
   /// Uniform in [low, high].
   std::int64_t integer(std::int64_t low, std::int64_t high) noexcept {
     const auto span = static_cast<std::uint64_t>(high - low) + 1;
-    return low + static_cast<std::int64_t>(next() % span);
+    const std::uint64_t offset = span == 0 ? next() : next() % span;  // 0: all of them
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + offset);
   }
   bool chance(int percent) noexcept { return integer(0, 99) < percent; }
   template <class T>

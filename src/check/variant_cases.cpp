@@ -123,7 +123,8 @@ void apply_output(Json& built_in, Json& variant) {
   built_in["v_scale"] = numbers(kv_heads, 0.5, 0.25);
   Json factors = Json::array();
   for (std::int64_t h = 0; h < qo_heads; ++h) {
-    factors.push_back(0.5 + 0.25 * static_cast<double>(h / (qo_heads / kv_heads)));
+    const std::int64_t kv_head = h / (qo_heads / kv_heads);
+    factors.push_back(0.5 + 0.25 * static_cast<double>(kv_head));
   }
   variant["variant"]["params"] = {{"factors", factors}};
 }

@@ -11,7 +11,7 @@ namespace {
 
 std::size_t z(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-[[noreturn]] void refuse_at(const Node& list, std::size_t index, std::string expected) {
+[[noreturn]] void refuse_at(const Node& list, std::size_t index, const std::string& expected) {
   list.element(index).refuse(expected);
 }
 

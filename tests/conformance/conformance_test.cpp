@@ -9,6 +9,7 @@
 
 #include "check/check_problem.h"
 #include "check/compare.h"
+#include "check/field/field_run.h"
 #include "check/generate.h"
 #include "check/transforms.h"
 #include "check/variant_cases.h"
@@ -250,6 +251,22 @@ TEST(Conformance, UserVariantsOnCpu) {
           << which.name << "\nrepro: plait eval '" << report.document.dump() << "'";
     }
   }
+}
+
+// 1024 canonical segments, folded two by two. Equal weights and equal values are the worst: every
+// fold rounds the same way.
+TEST(Conformance, SlowCanonicalSegmentsOfAMillionKeys) {
+  field::Shape shape;
+  shape.qo_lens = {1};
+  shape.kv_lens = {1 << 20};
+  shape.dim_qk = shape.dim_vo = 16;
+  shape.dtype = "f32";
+  json document = field::ragged(shape);
+  field::fill(document["q"], "zeros");
+  field::fill(document["kv"]["v"], "ones");
+  document["plan"] = {{"policy", "batch_invariant"}};
+  const CheckReport report = check_problem(oracle::problem_from_json(document, nullptr), {}, 1);
+  EXPECT_EQ(report.outcome, Outcome::kPassed) << report.failures.front();
 }
 
 TEST(Conformance, RandomProblemsOnCpu) { check_random({}, 21, 64); }
