@@ -24,11 +24,8 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 /// (o_a, lse_a) becomes the merge of partial results a and b, in the arithmetic that every path
 /// shares.
 void merge_into(const Layer& layer, float* o_a, float& lse_a, const float* o_b, float lse_b) {
-  if (layer.softmax) {
-    merge_pair(*layer.kernels, layer.dim_vo, o_a, lse_a, o_b, lse_b);
-  } else {
-    layer.kernels->blend_row(o_a, 1.0F, o_b, 1.0F, layer.dim_vo, o_a);
-  }
+  const auto merge = layer.softmax ? merge_pair<false> : merge_pair<true>;
+  merge(*layer.kernels, layer.dim_vo, o_a, lse_a, o_b, lse_b);
 }
 
 }  // namespace

@@ -18,10 +18,11 @@ struct HostMath {
   static double log(double x) { return std::log(x); }
 };
 
-/// (o_a, lse_a) becomes the merge of states a and b of `dim` elements.
-inline void merge_pair(const KernelTable& kernels, int dim, float* o_a, float& lse_a,
-                       const float* o_b, float lse_b) {
-  const device::MergeWeights w = device::merge_weights<HostMath>(lse_a, lse_b);
+/// (o_a, lse_a) becomes the merge of partial results a and b of `dim` elements: states, or sums.
+template <bool kSum>
+void merge_pair(const KernelTable& kernels, int dim, float* o_a, float& lse_a, const float* o_b,
+                float lse_b) {
+  const device::MergeWeights w = device::fold_weights<HostMath, kSum>(lse_a, lse_b);
   lse_a = w.lse;
   // As device::merge_element: a weight of 0 ignores its operand, and 1 keeps the other's bits.
   if (w.b == 0.0F) {

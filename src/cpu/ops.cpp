@@ -49,8 +49,8 @@ class CpuOperations final : public Operations {
         float* a = load(o_a, row_at(o_a, row, h), dim, buffers.a);
         float result = lse_at(lse_a, row, h);
         if (!keep) {
-          merge_pair(kernels_, dim, a, result, load(o_b, row_at(o_b, row, h), dim, buffers.b),
-                     lse_at(lse_b, row, h));
+          merge_pair<false>(kernels_, dim, a, result,
+                            load(o_b, row_at(o_b, row, h), dim, buffers.b), lse_at(lse_b, row, h));
         }
         store(o, row_at(o, row, h), dim, a);
         lse_at(lse, row, h) = result;

@@ -29,6 +29,13 @@ PLAIT_HD MergeWeights merge_weights(float lse_a, float lse_b) {
   return {wa * inv, wb * inv, m + Math::log(sum)};
 }
 
+/// The weights of a reduction: partial results of a sum simply add, and have no lse.
+template <class Math, bool kSum>
+PLAIT_HD MergeWeights fold_weights(float lse_a, float lse_b) {
+  if constexpr (kSum) return {1.0F, 1.0F, 0.0F};
+  return merge_weights<Math>(lse_a, lse_b);
+}
+
 /// One element of a merged output. A weight of exactly 0 ignores its operand, so that an empty
 /// state may hold anything.
 PLAIT_HD float merge_element(const MergeWeights& w, float oa, float ob) {

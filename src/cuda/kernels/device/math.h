@@ -97,11 +97,4 @@ __device__ __forceinline__ float fold_element(const MergeWeights& w, float a, fl
   return __fmaf_rn(w.a, a, __fmul_rn(w.b, b));
 }
 
-/// The weights for softmax states; for kSum partial results simply add.
-template <bool kSum>
-__device__ __forceinline__ MergeWeights fold_weights(float lse_a, float lse_b) {
-  if constexpr (kSum) return {1.0F, 1.0F, 0.0F};
-  return merge_weights<DeviceMath>(lse_a, lse_b);
-}
-
 }  // namespace plait::device

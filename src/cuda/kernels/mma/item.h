@@ -354,7 +354,7 @@ class Item {
     for (i32 r = 0; r < kRows; ++r) {
       const float lse = normalise(r, v_scale());
       MergeWeights w{0.0F, 1.0F, lse};
-      if (!first) w = fold_weights<C::kSumReduction>(lse_[r], lse);
+      if (!first) w = fold_weights<DeviceMath, C::kSumReduction>(lse_[r], lse);
       lse_[r] = w.lse;
 #pragma unroll
       for (i32 n = 0; n < C::kColumnTiles; ++n) {

@@ -90,8 +90,9 @@ struct RowMerger {
   static __device__ __forceinline__ void add(Total* total, const State& next, bool first) {
     if constexpr (kFolds) {
       // The first state is taken as it is: folding into the empty state changes no bit.
-      const MergeWeights w = first ? MergeWeights{0.0F, 1.0F, next.lse}
-                                   : fold_weights<C::kSumReduction>(total->lse, next.lse);
+      const MergeWeights w = first
+                                 ? MergeWeights{0.0F, 1.0F, next.lse}
+                                 : fold_weights<DeviceMath, C::kSumReduction>(total->lse, next.lse);
       total->lse = w.lse;
 #pragma unroll
       for (i32 i = 0; i < kUnit; ++i) total->o[i] = fold_element(w, total->o[i], next.o[i]);
