@@ -56,6 +56,10 @@ struct Config : KernelConfig {
   static constexpr i32 kKeyRing = kKeyBlocks * kThreads;
   static constexpr i32 kTilesPerBlock = kThreads / kKvTile;
   static constexpr i32 kPage = kPageSize;
+  /// ALiBi weighs the last keys most. A row that begins with them has its maximum at once, where
+  /// from the first on it would rise, and rescale the outputs, in every tile. Canonical segments
+  /// are folded in ascending order.
+  static constexpr bool kLastTileFirst = kAlibi && !kCanonical;
 
   /// Shared memory of one multiprocessor.
   static constexpr i32 kSharedPerMultiprocessor =

@@ -142,7 +142,7 @@ class Item {
     }
   }
 
-  // ---- pipeline: tile t lies in stage t % kStages -----------------------------------------------
+  // ---- pipeline: the tile worked off as number t lies in stage t % kStages ----------------------
 
   __device__ __forceinline__ void start_pipeline() {
     const i32 thread = fresh_thread_index();
@@ -172,7 +172,7 @@ class Item {
     char* stage = shared_ + C::kShared.raw + t % C::kStages * C::kShared.stage_bytes;
     const KeyRow* keys = reinterpret_cast<const KeyRow*>(shared_ + C::kShared.key_rows) +
                          t * C::kKvTile % C::kKeyRing;
-    if (t < tiles.fast) {
+    if (t < tiles.all && tile_at(tiles, t) < tiles.fast) {
       load_key_tile<true>(stage, keys);
     } else if (t < tiles.all) {
       load_unusual_tile(p_, stage, keys);
@@ -203,7 +203,8 @@ class Item {
       __syncthreads();
     }
     if (WarpPlace().row >= facts().run.num_fused_rows) return;  // no row of this warp exists
-    const bool full = is_full_tile(p_, facts(), tiles, t);
+    const i32 tile = tile_at(tiles, t);
+    const bool full = is_full_tile(p_, facts(), tiles, tile);
 #pragma unroll 1
     for (i32 part = 0; part < C::kParts; ++part) {
       const WarpPlace at;
@@ -214,7 +215,7 @@ class Item {
       multiply_queries_keys(scores_, shared_ + C::kShared.q,
                             Transform::key_tile(shared_, stage) + key * C::kShared.k_pitch, at);
       softmax_.step(scores_, outputs_, scale, positions + key,
-                    facts().first_position + t * C::kKvTile + key + at.key, !full, p_,
+                    facts().first_position + tile * C::kKvTile + key + at.key, !full, p_,
                     facts().kv_head, shared_, at);
       multiply_probabilities_values(
           outputs_, scores_, Transform::value_tile(shared_, stage) + key * C::kShared.v_pitch,

@@ -101,7 +101,8 @@ class KeyTable {
   __device__ __forceinline__ KeySlot find(i32 index) const {
     const ItemFacts& item = facts();
     if (index >= item.tiles.all * C::kKvTile) return {};
-    const i32 coordinate = item.key_begin + index;
+    const i32 tile = tile_at(item.tiles, index / C::kKvTile);
+    const i32 coordinate = item.key_begin + tile * C::kKvTile + index % C::kKvTile;
     if constexpr (C::kCanonical) {
       const GroupView group(params_);
       for (i32 i = 0; i < item.run.num_pieces; ++i) {

@@ -153,13 +153,16 @@ struct Softmax {
                                                     i32 first_position, const char* shared,
                                                     const WarpPlace& at) {
     const auto& item = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
-    const bool consecutive = item.consecutive != 0;
-    const float inverse = fast_reciprocal(unit);
+    const auto bias = [&](i32 r) {
+      return row_bias(shared, at.row + r / 2 * 16 + r % 2 * 8 + at.lane / 4);
+    };
+    // One branch, not one for each row: between branches nothing overlaps.
+    if (item.consecutive != 0) {
+      const float inverse = fast_reciprocal(unit);
 #pragma unroll
-    for (i32 r = 0; r < kRows; ++r) {
-      const RowBias row = row_bias(shared, at.row + r / 2 * 16 + r % 2 * 8 + at.lane / 4);
-      const float slope2 = __fmul_rn(row.slope, kLog2E);
-      if (consecutive) {
+      for (i32 r = 0; r < kRows; ++r) {
+        const RowBias row = bias(r);
+        const float slope2 = __fmul_rn(row.slope, kLog2E);
         const float step = __fmul_rn(slope2, inverse);
         const i32 distance = first_position + at.lane % 4 * 2 - row.position;
         shift[r] = __fmul_rn(slope2, static_cast<float>(distance));
@@ -169,7 +172,12 @@ struct Softmax {
           x[0] = __fmaf_rn(step, static_cast<float>(n * 8), x[0]);
           x[1] = __fmaf_rn(step, static_cast<float>(n * 8 + 1), x[1]);
         }
-      } else {
+      }
+    } else {
+#pragma unroll
+      for (i32 r = 0; r < kRows; ++r) {
+        const RowBias row = bias(r);
+        const float slope2 = __fmul_rn(row.slope, kLog2E);
 #pragma unroll
         for (i32 n = 0; n < C::kKeyTiles; ++n) {
           float* x = scores[r / 2][n].x + r % 2 * 2;
@@ -178,8 +186,8 @@ struct Softmax {
           x[1] = __fmaf_rn(slope2, static_cast<float>(key.y - row.position), __fmul_rn(x[1], unit));
         }
       }
+      unit = 1.0F;
     }
-    if (!consecutive) unit = 1.0F;
   }
 
   static __device__ __forceinline__ void finish_logits(Scores& scores, const ScoreScale& scale,

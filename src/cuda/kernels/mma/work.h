@@ -164,6 +164,11 @@ __device__ __forceinline__ void next_item(const AttentionParams& p, ItemFacts* f
   }
 }
 
+/// Which of an item's tiles is worked off as number t.
+__device__ __forceinline__ i32 tile_at(const TileCounts& tiles, i32 t) {
+  return Config::kLastTileFirst ? tiles.all - 1 - t : t;
+}
+
 /// Every row of the item sees every coordinate of tile t, and each is a key.
 __device__ __forceinline__ bool is_full_tile(const AttentionParams& p, const ItemFacts& facts,
                                              const TileCounts& tiles, i32 t) {
