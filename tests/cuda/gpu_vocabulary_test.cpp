@@ -1,11 +1,15 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// The device vocabulary on a device: element conversions for every code, and one matrix product
-// through shared memory, against the exact conversions of core/convert.h.
+// The device vocabulary on a device: element conversions for every code and one matrix product
+// through shared memory, against the exact conversions of core/convert.h, and soft caps against
+// double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "core/convert.h"
 #include "cuda/gpu_support.h"
@@ -66,6 +70,31 @@ extern "C" __global__ void PLAIT_KERNEL_NAME(const u16* a, const u16* b, float* 
   FragmentC fc{};
   multiply_add<DTypeCode::kF16>(fc, fa, fb);
   for (int e = 0; e < 4; ++e) c[(lane / 4 + e / 2 * 8) * 8 + lane % 4 * 2 + e % 2] = fc.x[e];
+}
+)";
+
+constexpr const char* kSoftCaps = R"(
+#include "cuda/kernels/common/launch_info.h"
+#include "cuda/kernels/device/soft_cap.h"
+PLAIT_LAUNCH_INFO(128, 0, 1, 1);
+using namespace plait::device;
+template <int kTerms>
+__device__ void capped(float s, float* exponent_of, float* limit, float scale, float cap) {
+  CappedExponent<kTerms> exponent;
+  exponent.start(scale, cap);
+  *limit = exponent.limit();
+  *exponent_of = exponent(s, 0.0F);
+}
+// exponents: of three terms, then of five; limits: of both.
+extern "C" __global__ void PLAIT_KERNEL_NAME(const float* products, float* exponents, float* tanhs,
+                                             float* limits, float scale, float cap) {
+  const int count = static_cast<int>(gridDim.x * blockDim.x);
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  capped<3>(products[i], exponents + i, limits, scale, cap);
+  capped<5>(products[i], exponents + count + i, limits + 1, scale, cap);
+  float x = products[i];
+  scaled_tanh_of<1>(kTanhScale * scale * fast_reciprocal(cap), [&](i32) -> float& { return x; });
+  tanhs[i] = x;
 }
 )";
 
@@ -158,6 +187,69 @@ TEST_F(GpuVocabulary, FragmentsHoldWhatTheirCommentsSay) {
         want += f16_to_f32(a.host[row * 16 + k]) * f16_to_f32(b.host[column * 16 + k]);
       }
       EXPECT_EQ(c.host[row * 8 + column], want) << row << ", " << column;
+    }
+  }
+}
+
+// Relative to the value where logits are small beside the cap: a polynomial loses 2.2e-7, the
+// reciprocal of the cap and roundings the rest. Beyond, 3e-7 of the cap.
+TEST_F(GpuVocabulary, SoftCapsAreAsExactAsF32) {
+  constexpr double kLog2E = 1.4426950408889634;
+  constexpr std::size_t kCount = 8192;
+  const auto infinity = std::numeric_limits<float>::infinity();
+  for (const auto& [scale, cap] : {std::pair{0.0883883461F, 30.0F},
+                                   {0.0883883461F, 50.0F},
+                                   {1.0F, 1.0F},
+                                   {0.3F, 5.0F},
+                                   {2.0F, 15.0F},
+                                   {0.0625F, 1e3F},
+                                   {0.125F, 1e4F},
+                                   {1e-8F, 30.0F},
+                                   {1.0F, 1e30F},
+                                   {1.0F, 1e-3F},
+                                   {1.0F, 1e-30F}}) {
+    SCOPED_TRACE("scale " + std::to_string(scale) + ", cap " + std::to_string(cap));
+    DeviceArray<float> products(context_, kCount);
+    DeviceArray<float> exponents(context_, 2 * kCount);
+    DeviceArray<float> tanhs(context_, kCount);
+    DeviceArray<float> limits(context_, 2);
+    // From 1e-4 to 100 caps, both signs in turn.
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const double size = 1e-4 * std::pow(1e6, static_cast<double>(i / 2) / (kCount / 2 - 1.0));
+      products.host[i] = static_cast<float>((i % 2 == 0 ? size : -size) * cap / scale);
+    }
+    products.host[0] = 0.0F;
+    products.host[1] = -infinity;  // a hidden key
+    products.upload();
+    CuDevicePtr a = products.address(), b = exponents.address(), c = tanhs.address();
+    CuDevicePtr d = limits.address();
+    float scale_argument = scale, cap_argument = cap;
+    void* arguments[] = {&a, &b, &c, &d, &scale_argument, &cap_argument};
+    run(kSoftCaps, kCount / 128, arguments);
+    exponents.download();
+    tanhs.download();
+    limits.download();
+    const double reach[] = {0.225, 0.625};  // in caps
+    for (std::size_t terms = 0; terms < 2; ++terms) {
+      const float limit = limits.host[terms];
+      if (cap >= 1.0F && cap <= 1e3F && scale > 1e-3F) {
+        EXPECT_NEAR(limit * scale / cap, reach[terms], 1e-6);
+      }
+      if (limit < 0.0F) continue;
+      EXPECT_EQ(exponents.host[terms * kCount], 0.0F);
+      EXPECT_EQ(exponents.host[terms * kCount + 1], -infinity);
+    }
+    for (std::size_t i = 2; i < kCount; ++i) {
+      SCOPED_TRACE("product " + std::to_string(products.host[i]));
+      const double argument = static_cast<double>(products.host[i]) * scale / cap;
+      const double exact = std::tanh(argument);
+      const double bound = std::fabs(argument) < 0.62 ? 6e-7 * std::fabs(exact) : 3e-7;
+      ASSERT_NEAR(tanhs.host[i], exact, bound);
+      for (std::size_t terms = 0; terms < 2; ++terms) {
+        if (std::fabs(products.host[i]) > limits.host[terms]) continue;
+        ASSERT_NEAR(exponents.host[terms * kCount + i] / (kLog2E * cap), exact,
+                    5e-7 * std::fabs(exact));
+      }
     }
   }
 }

@@ -30,55 +30,6 @@ __device__ __forceinline__ float fast_reciprocal(float x) {
   return y;
 }
 
-/// tanh for soft caps, of y / kTanhScale: then bit 30 of y tells whether |y| >= 2, and the bits of
-/// many arguments, joined by or, whether any is. tanh.approx would lose 2^-11 of the value, which a
-/// cap multiplies to more than a 16-bit logit loses.
-inline constexpr float kTanhScale = 3.2F;
-__device__ __forceinline__ bool any_large(u32 joined_bits) {
-  return (joined_bits & 0x40000000U) != 0;
-}
-
-/// For |y| < 2: an odd minimax polynomial, 2.2e-7 of the value, no special function.
-__device__ __forceinline__ float small_tanh(float y) {
-  const float z = __fmul_rn(y, y);
-  float q = 4.27773585e-7F;
-  q = __fmaf_rn(q, z, -1.50821479e-5F);
-  q = __fmaf_rn(q, z, 3.96505784e-4F);
-  q = __fmaf_rn(q, z, -1.01721054e-2F);
-  q = __fmaf_rn(q, z, 0.31249997F);
-  return __fmul_rn(y, q);
-}
-
-/// For any y; the same bits where small_tanh will do. Absolute error below 3e-7.
-__device__ __forceinline__ float scaled_tanh(float y) {
-  // For large y the exponential is inf and its reciprocal 0.
-  const float e = fast_exp2(__fmul_rn(y, 2.0F * kLog2E / kTanhScale));
-  const float large = __fmaf_rn(-2.0F, fast_reciprocal(__fadd_rn(1.0F, e)), 1.0F);
-  // Chosen by bits: of many choices ptxas makes predicated code that needs more registers.
-  const u32 is_large = static_cast<u32>(static_cast<i32>(__float_as_uint(y) << 1) >> 31);
-  const u32 bits = __float_as_uint(small_tanh(y));
-  return __uint_as_float(bits ^ ((bits ^ __float_as_uint(large)) & is_large));
-}
-
-/// x(i) = tanh(rate / kTanhScale * x(i)) for i < kCount, by a whole warp: large arguments are rare,
-/// and a warp without one needs neither of the two special functions.
-template <i32 kCount, class X>
-__device__ __forceinline__ void scaled_tanh_of(float rate, X&& x) {
-  u32 bits = 0;
-#pragma unroll
-  for (i32 i = 0; i < kCount; ++i) {
-    x(i) = __fmul_rn(x(i), rate);
-    bits |= __float_as_uint(x(i));
-  }
-  if (__any_sync(0xFFFFFFFFU, any_large(bits))) {
-#pragma unroll
-    for (i32 i = 0; i < kCount; ++i) x(i) = scaled_tanh(x(i));
-  } else {
-#pragma unroll
-    for (i32 i = 0; i < kCount; ++i) x(i) = small_tanh(x(i));
-  }
-}
-
 __device__ __forceinline__ float fast_sigmoid(float x) {
   return fast_reciprocal(1.0F + fast_exp2(-kLog2E * x));
 }

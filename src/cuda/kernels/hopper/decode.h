@@ -527,7 +527,9 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
         const i32 begin = slot0 + block * kBlockTokens;
         float logits[8];
         block_logits<C>(logits, s, q, data);
-        hook.template cap<8>(p, kv_head, [&](i32 i) -> float& { return logits[i]; });
+        if constexpr (C::kSoftCap) {
+          scaled_tanh_of<8>(hook.tanh_rate(p, kv_head), [&](i32 i) -> float& { return logits[i]; });
+        }
         RowShift shift{};
         if constexpr (C::kAlibi) {
           shift = bias.template add<kBlockTokens>(logits, p, w, begin, hook.exponent_scale);

@@ -4,29 +4,51 @@
 // A logit stays in whatever unit is cheapest; the exponent's factor turns it into base 2.
 #pragma once
 
+#include "cuda/kernels/device/soft_cap.h"
 #include "cuda/kernels/hopper/merge.h"
 
 namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
+/// The exponent in base 2 of a logit, less `base`.
+struct ScaledExponent {
+  float scale;
+  PLAIT_DEVICE float operator()(float s) const { return s * scale; }
+  PLAIT_DEVICE float operator()(float s, float base) const { return __fmaf_rn(s, scale, -base); }
+};
+
 template <class C>
 struct LogitsHook {
   float exponent_scale;  // from a logit after the cap (or a raw product, without one) to base 2
+  CappedExponent<3> three_terms;
+  CappedExponent<5> five_terms;
 
   PLAIT_DEVICE void start_head(const Params& p, i32 kv_head) {
-    exponent_scale = (C::kSoftCap ? p.soft_cap : p.sm_scale * k_scale(p, kv_head)) * kLog2E;
+    const float scale = p.sm_scale * k_scale(p, kv_head);
+    exponent_scale = (C::kSoftCap ? p.soft_cap : scale) * kLog2E;
+    if constexpr (C::kSoftCap) {
+      three_terms.start(scale, p.soft_cap);
+      five_terms.start(scale, p.soft_cap);
+    }
   }
 
-  /// Turns the thread's raw products into tanh, which `exponent_scale` multiplies by the cap.
-  template <i32 kCount, class X>
-  PLAIT_DEVICE void cap(const Params& p, i32 kv_head, X&& x) const {
-    if constexpr (C::kSoftCap) {
-      float cap = p.soft_cap;
-      asm volatile("" : "+f"(cap));  // not a constant of the loop, or it would live through it
-      scaled_tanh_of<kCount>(kTanhScale * p.sm_scale * k_scale(p, kv_head) * fast_reciprocal(cap),
-                             x);
-    }
+  /// The largest magnitude among the thread's raw products; `top`: the largest of them.
+  template <i32 kCount>
+  static PLAIT_DEVICE float farthest(const float (&s)[kCount], float top) {
+    // As integers, negative numbers are larger than others, and the larger the lower they are.
+    u32 lowest[2] = {0, 0};
+#pragma unroll
+    for (i32 i = 0; i < kCount; ++i) lowest[i & 1] = max_of(lowest[i & 1], __float_as_uint(s[i]));
+    return fmaxf(top, fabsf(__uint_as_float(max_of(lowest[0], lowest[1]))));
+  }
+
+  /// From a raw product to the argument of scaled_tanh, whose value `exponent_scale` multiplies by
+  /// the cap.
+  PLAIT_DEVICE float tanh_rate(const Params& p, i32 kv_head) const {
+    float cap = p.soft_cap;
+    asm volatile("" : "+f"(cap));  // not a constant of the loop, or it would live through it
+    return kTanhScale * p.sm_scale * k_scale(p, kv_head) * fast_reciprocal(cap);
   }
 };
 

@@ -81,19 +81,29 @@ PLAIT_DEVICE void mask_tile(float (&s)[C::kTileN / 2], const SlotRange (&range)[
   }
 }
 
-/// Turns logits into probabilities in place; `factor` rescales what was accumulated before. Base 2
-/// is logit * scale_log2 + shift, where ALiBi shifts them.
+/// The largest of a thread's logits in each of its rows.
 template <class C>
-PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], RowState& rows, float (&factor)[2],
-                               float scale_log2, const RowShift& shift) {
+PLAIT_DEVICE void row_maxima(float (&top)[2], const float (&s)[C::kTileN / 2]) {
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
-    float m = fmaxf(s[r * 2], s[r * 2 + 1]);
+    top[r] = fmaxf(s[r * 2], s[r * 2 + 1]);
 #pragma unroll
     for (i32 i = 1; i < C::kTileN / 8; ++i) {
-      m = fmaxf(m, fmaxf(s[i * 4 + r * 2], s[i * 4 + r * 2 + 1]));
+      top[r] = fmaxf(top[r], fmaxf(s[i * 4 + r * 2], s[i * 4 + r * 2 + 1]));
     }
-    m = C::kAlibi ? __fmaf_rn(m, scale_log2, shift.value[r]) : m * scale_log2;
+  }
+}
+
+/// Turns logits into probabilities in place; `top` are their maxima, `factor` rescales what was
+/// accumulated before. Base 2 is exponent(logit) + shift, where ALiBi shifts them; `exponent` does
+/// not decrease.
+template <class C, class Exponent>
+PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], const float (&top)[2], RowState& rows,
+                               float (&factor)[2], const Exponent& exponent,
+                               const RowShift& shift) {
+#pragma unroll
+  for (i32 r = 0; r < 2; ++r) {
+    float m = C::kAlibi ? exponent(top[r], -shift.value[r]) : exponent(top[r]);
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 1));
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
     m = fmaxf(m, rows.max[r]);
@@ -106,7 +116,7 @@ PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], RowState& rows, float 
     for (i32 i = 0; i < C::kTileN / 8; ++i)
 #pragma unroll
       for (i32 e = 0; e < 2; ++e) {
-        const float probability = fast_exp2(s[i * 4 + r * 2 + e] * scale_log2 - base);
+        const float probability = fast_exp2(exponent(s[i * 4 + r * 2 + e], base));
         s[i * 4 + r * 2 + e] = probability;
         sum += probability;
       }
@@ -380,15 +390,36 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     RowState rows{{neg_inf(), neg_inf()}, {0.0F, 0.0F}};
     float factor[2];
     auto to_probabilities = [&](i32 tile_slot) {
-      hook.template cap<C::kTileN / 2>(p, head, [&](i32 i) -> float& { return logits[i]; });
+      const bool full = is_full(tile_slot);
+      float top[2];
+      if constexpr (C::kSoftCap && !C::kAlibi) {
+        // Most logits are small beside their cap, which then is part of the exponent.
+        row_maxima<C>(top, logits);
+        const float far = hook.farthest(logits, fmaxf(top[0], top[1]));
+        const auto capped = [&](const auto& exponent) {
+          if (__any_sync(~0U, far > exponent.limit())) return false;
+          if (!full) {
+            mask_tile<C>(logits, range, tile_slot, lane());
+            row_maxima<C>(top, logits);
+          }
+          softmax_tile<C>(logits, top, rows, factor, exponent, RowShift{});
+          return true;
+        };
+        if (capped(hook.three_terms) || capped(hook.five_terms)) return;
+        const float rate = hook.tanh_rate(p, head);
+#pragma unroll
+        for (float& x : logits) x = scaled_tanh(__fmul_rn(x, rate));
+      } else if constexpr (C::kSoftCap) {
+        scaled_tanh_of<C::kTileN / 2>(hook.tanh_rate(p, head),
+                                      [&](i32 i) -> float& { return logits[i]; });
+      }
       RowShift shift{};
       if constexpr (C::kAlibi) {
         shift = bias.template add<C::kTileN>(logits, p, w, tile_slot, hook.exponent_scale);
       }
-      if (!is_full(tile_slot)) {
-        mask_tile<C>(logits, range, tile_slot, lane());
-      }
-      softmax_tile<C>(logits, rows, factor, hook.exponent_scale, shift);
+      if (!full) mask_tile<C>(logits, range, tile_slot, lane());
+      row_maxima<C>(top, logits);
+      softmax_tile<C>(logits, top, rows, factor, ScaledExponent{hook.exponent_scale}, shift);
     };
     auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
       if constexpr (C::kGather) return;    // its rows outside the item are zeros
@@ -437,7 +468,10 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       pin_registers(o);
       release(s.v_empty[v_ring.stage]);
       v_ring.advance();
-      rescale(o, factor);
+      // Maxima soon are final. Without a soft cap the choice costs what it spares.
+      if (!C::kSoftCap || __any_sync(~0U, factor[0] != 1.0F || factor[1] != 1.0F)) {
+        rescale(o, factor);
+      }
       pack_tile<C>(probabilities, logits);
     }
     prepare_v(tile_slot);

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "cuda/kernels/common/params.h"
-#include "cuda/kernels/device/math.h"
+#include "cuda/kernels/device/soft_cap.h"
 #include "cuda/kernels/mma/config.h"
 
 namespace plait::device::mma {
