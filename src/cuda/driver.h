@@ -20,6 +20,7 @@ namespace plait::cuda {
 struct CudaVersion {
   int major = 0;
   int minor = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 finds a 0 in what is defaulted
   friend constexpr auto operator<=>(const CudaVersion&, const CudaVersion&) = default;
 };
 std::string to_string(CudaVersion version);

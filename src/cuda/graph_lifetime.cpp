@@ -35,7 +35,7 @@ void keep_alive_with_graph(const Driver& driver, CuGraph graph, Reference object
   driver.check(driver.user_object_create(&user_object, reference.get(), park, 1,
                                          kCuUserObjectNoDestructorSync),
                "cuUserObjectCreate");
-  reference.release();
+  static_cast<void>(reference.release());  // the user object's now
   const CuResult result =
       driver.graph_retain_user_object(graph, user_object, 1, kCuGraphUserObjectMove);
   if (result != kCuSuccess) {

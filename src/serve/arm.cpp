@@ -46,8 +46,9 @@ Arm::Arm(const ArmSpec& arm, const Engine* engine, const Geometry& geometry,
 void Arm::plan(const Batch& flat, const Batch* composed) {
   batches_.clear();
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    composed_[g] = composed != nullptr && spec.compose && groups[g].window_left < 0;
-    batches_.push_back(composed_[g] ? *composed : flat);
+    const bool compose = composed != nullptr && spec.compose && groups[g].window_left < 0;
+    composed_[g] = compose;
+    batches_.push_back(compose ? *composed : flat);
   }
   if (attention) {
     attention->plan(batches_);

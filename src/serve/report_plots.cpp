@@ -17,11 +17,13 @@ constexpr std::size_t kDots = 1500;
 
 std::vector<double> xs(const std::vector<Point>& points) {
   std::vector<double> values;
+  values.reserve(points.size());
   for (const Point& p : points) values.push_back(p.x);
   return values;
 }
 std::vector<double> ys(const std::vector<Point>& points) {
   std::vector<double> values;
+  values.reserve(points.size());
   for (const Point& p : points) values.push_back(p.y);
   return values;
 }

@@ -90,11 +90,15 @@ std::vector<double> Axis::ticks() const {
   std::vector<double> out;
   if (!logarithmic) {
     const double step = nice_ceil((high - low) / 6.0);
-    for (double tick = low; tick <= high * (1.0 + 1e-9); tick += step) out.push_back(tick);
+    const auto count = static_cast<int>((high * (1.0 + 1e-9) - low) / step);
+    for (int i = 0; i <= count; ++i) out.push_back(low + i * step);
     return out;
   }
   const double decades = std::log10(high / low);
-  for (double decade = std::pow(10.0, std::floor(std::log10(low))); decade <= high; decade *= 10) {
+  const auto first = static_cast<int>(std::floor(std::log10(low)));
+  const auto last = static_cast<int>(std::floor(std::log10(high) + 1e-9));
+  for (int power = first; power <= last; ++power) {
+    const double decade = std::pow(10.0, power);
     for (const double factor : {1.0, 2.0, 5.0}) {
       if (factor != 1.0 && decades > 2.2) continue;
       const double tick = factor * decade;

@@ -48,7 +48,7 @@ void nan_in_unused_slots(const FieldRun& run) {
 }
 
 // The live page of a pool that only virtual memory holds, at page `id`.
-oracle::Problem at_page(const FieldRun& run, Json document, std::int64_t id) {
+oracle::Problem at_page(const FieldRun& run, const Json& document, std::int64_t id) {
   oracle::Problem small = run.parse(document);
   oracle::Problem out = small;
   for (auto [from, to] : {std::pair{&small.k, &out.k}, std::pair{&small.v, &out.v}}) {
@@ -174,7 +174,8 @@ void group_sizes(const FieldRun& run) {
       const RunResult result = run.run(document);
       for (std::int64_t row = 0; row < rows; ++row) {
         for (std::int64_t head = 0; head < 2 * group; ++head) {
-          const auto expected = static_cast<double>(head / group);
+          const std::int64_t kv_head = head / group;
+          const auto expected = static_cast<double>(kv_head);
           run.expect_o(result, row, head, expected, expected * kRoundingF16,
                        "group " + std::to_string(group));
         }

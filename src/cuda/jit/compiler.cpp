@@ -39,6 +39,7 @@ class Program {
 
   NvrtcResult compile(const std::vector<std::string>& flags) {
     std::vector<const char*> options;
+    options.reserve(flags.size() + 1);
     for (const std::string& flag : flags) options.push_back(flag.c_str());
     // Where there is a driver, NVRTC keeps machine code in the driver's own cache, and says nothing
     // about resources and warnings when it finds it there. Not a flag of the unit: the code is the
