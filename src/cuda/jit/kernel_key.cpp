@@ -215,11 +215,13 @@ KernelKey parse_kernel_key(std::string_view text) {
     }
     seen.push_back(field);
     bool known = false;
+// NOLINTBEGIN(bugprone-macro-parentheses): the name of a member takes none
 #define PLAIT_PARSE(member, type, initial, name, config) \
   if (field == name) {                                   \
     parse_field(field, value, &key.member);              \
     known = true;                                        \
   }
+    // NOLINTEND(bugprone-macro-parentheses)
     PLAIT_KERNEL_KEY_FIELDS(PLAIT_PARSE)
 #undef PLAIT_PARSE
     if (!known) refuse("text", words[index], "a field of KernelKey");

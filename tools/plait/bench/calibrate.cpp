@@ -67,7 +67,8 @@ Terms measure(const AttentionSpec& spec, int qo_len, int repetitions) {
   const double cut = median_ns(spec, qo_len, kLong, chunks, repetitions);
 
   Terms terms;
-  const double further_tile = (whole - tile) / (kLong / cpu::kKvTile - 1);
+  constexpr int kFurtherTiles = kLong / cpu::kKvTile - 1;
+  const double further_tile = (whole - tile) / kFurtherTiles;
   terms.token = std::clamp((tile - one) / (cpu::kKvTile - 1), 0.0, further_tile / cpu::kKvTile);
   terms.tile = further_tile - terms.token * cpu::kKvTile;
   terms.item = std::max(0.0, one - terms.tile - terms.token);
