@@ -65,7 +65,7 @@ __device__ __forceinline__ void scaled_tanh_of(float rate, X&& x) {
 
 /// The exponent in base 2 of a raw product under a soft cap, less `base`: an odd minimax polynomial
 /// for tanh with every factor in its terms. It does not decrease, and takes -inf to -inf. Three
-/// terms are exact to 2.2e-7 of the value up to 0.225 of the cap, five to 1.6e-7 up to 0.625.
+/// terms are exact to 2.5e-7 of the value up to 0.225 of the cap, five to 1.6e-7 up to 0.625.
 template <i32 kTerms>
 class CappedExponent {
  public:
@@ -74,9 +74,9 @@ class CappedExponent {
   /// A logit is `scale` times a raw product, before it is capped.
   __device__ __forceinline__ void start(float scale, float cap) {
     constexpr bool kFew = kTerms == 3;
-    constexpr float kTanh[5] = {kFew ? 0.99999979F : 0.99999989F,
-                                kFew ? -0.33325736F : -0.33331954F,
-                                kFew ? 0.12932786F : 0.13304526F, -0.051821864F, 0.015050942F};
+    constexpr float kTanh[5] = {kFew ? 0.99999982F : 0.99999989F,
+                                kFew ? -0.33326047F : -0.33331954F,
+                                kFew ? 0.12937056F : 0.13304526F, -0.051821864F, 0.015050942F};
     const float ratio = __fmul_rn(scale, fast_reciprocal(cap));
     const float square = __fmul_rn(ratio, ratio);
     float factor = __fmul_rn(kLog2E, scale);
