@@ -468,8 +468,9 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       pin_registers(o);
       release(s.v_empty[v_ring.stage]);
       v_ring.advance();
-      // Maxima soon are final. Without a soft cap the choice costs what it spares.
-      if (!C::kSoftCap || __any_sync(~0U, factor[0] != 1.0F || factor[1] != 1.0F)) {
+      // Maxima soon are final, with ALiBi at once. In the plain kernel the choice costs more than
+      // it spares.
+      if (!(C::kSoftCap || C::kAlibi) || __any_sync(~0U, factor[0] != 1.0F || factor[1] != 1.0F)) {
         rescale(o, factor);
       }
       pack_tile<C>(probabilities, logits);
