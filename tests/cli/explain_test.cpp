@@ -18,9 +18,9 @@ test::Ran explain(const std::string& words) {
   return test::Tool::shell("\"$PLAIT\" explain " + words).finish();
 }
 
-/// Sum of the percentages of all parts, in tenths.
+/// Sum of the percentages of all parts, in tenths; on standard output or in a drawing.
 int tenths_of_parts(const std::string& text) {
-  const std::regex part(R"((floor|imbalance|merge|launch|planning) .* (\d+)\.(\d) %)");
+  const std::regex part(R"((floor|imbalance|merge|launch|planning) (?:.* )?(\d+)\.(\d) %)");
   int sum = 0;
   int parts = 0;
   std::istringstream lines(text);
@@ -34,10 +34,14 @@ int tenths_of_parts(const std::string& text) {
 }
 
 TEST(ExplainCli, WhyAddsUpToOneHundredPercent) {
-  for (const char* batch : {"decode-64", "skewed", "shared-prefix", "window"}) {
-    const test::Ran ran = explain(std::string("--why --batch ") + batch);
+  const test::TemporaryDirectory folder;
+  const std::string svg = folder.path("plan.svg");
+  for (const char* batch :
+       {"decode-64", "skewed", "shared-prefix", "window", "mixed", "selected-pages"}) {
+    const test::Ran ran = explain(std::string("--why --svg ") + svg + " --batch " + batch);
     EXPECT_EQ(ran.code, 0) << ran.err;
     EXPECT_EQ(tenths_of_parts(ran.out), 1000) << ran.out;
+    EXPECT_EQ(tenths_of_parts(test::content_of(svg)), 1000) << batch;
     EXPECT_NE(ran.out.find("verified"), std::string::npos);
   }
 }

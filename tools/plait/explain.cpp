@@ -2,7 +2,6 @@
 //
 // plait explain: draws a plan, certifies it, and says where a step's time goes.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -283,47 +282,15 @@ Result explain_device(const Request& request, const check::RunOptions& where, Su
   return result;
 }
 
-/// One decimal each, summing to 100.0 exactly: the largest remainders are rounded up.
-std::array<int, 5> tenths_of(const std::array<double, 5>& parts) {
-  double total = 0;
-  for (double p : parts) total += p;
-  std::array<int, 5> tenths{};
-  if (total <= 0) return tenths;
-  std::array<double, 5> rest{};
+void print_why(const StepParts& parts, const std::string& note) {
   int sum = 0;
-  for (std::size_t i = 0; i < 5; ++i) {
-    const double exact = 1000 * parts[i] / total;
-    tenths[i] = static_cast<int>(exact);
-    rest[i] = exact - tenths[i];
-    sum += tenths[i];
+  for (const StepPart& p : parts_of(parts)) {
+    std::printf("  %-10s %12s %9s   %s\n", p.name, time_text(p.ns).c_str(), p.share().c_str(),
+                p.meaning);
+    sum += p.tenths;
   }
-  for (; sum < 1000; ++sum) {
-    const std::size_t i =
-        static_cast<std::size_t>(std::max_element(rest.begin(), rest.end()) - rest.begin());
-    ++tenths[i];
-    rest[i] = -1;
-  }
-  return tenths;
-}
-
-void print_why(const StepParts& p, const std::string& note) {
-  const std::array<double, 5> parts = {p.floor_ns, p.imbalance_ns, p.merge_ns, p.launch_ns,
-                                       p.planning_ns};
-  constexpr std::array<const char*, 5> kNames = {"floor", "imbalance", "merge", "launch",
-                                                 "planning"};
-  constexpr std::array<const char*, 5> kMeanings = {
-      "the work, spread evenly over all workers", "waiting for the last worker",
-      "partial states: writing, reading, combining", "from the call to the first worker, and back",
-      "plan and upload, if nothing hides them"};
-  const std::array<int, 5> tenths = tenths_of(parts);
-  int sum = 0;
-  for (std::size_t i = 0; i < 5; ++i) {
-    std::printf("  %-10s %12s %5d.%d %%   %s\n", kNames[i], time_text(parts[i]).c_str(),
-                tenths[i] / 10, tenths[i] % 10, kMeanings[i]);
-    sum += tenths[i];
-  }
-  std::printf("  %-10s %12s %5d.%d %%   (%s)\n", "step", time_text(p.total_ns()).c_str(), sum / 10,
-              sum % 10, note.c_str());
+  std::printf("  %-10s %12s %5d.%d %%   (%s)\n", "step", time_text(parts.total_ns()).c_str(),
+              sum / 10, sum % 10, note.c_str());
 }
 
 void write_drawing(const std::string& path, const std::string& text, const char* field) {

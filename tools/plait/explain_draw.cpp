@@ -22,20 +22,6 @@ constexpr double kRight = 24;
 constexpr double kTop = 78;
 constexpr double kChart = kWidth - kLeft - kRight;
 
-struct Part {
-  std::string_view name;
-  double ns;
-  std::string_view color;
-};
-
-std::array<Part, 5> parts_of(const StepParts& p) {
-  return {{{"floor", p.floor_ns, "#3b6fb6"},
-           {"imbalance", p.imbalance_ns, "#c9cdd4"},
-           {"merge", p.merge_ns, "#e08a2e"},
-           {"launch", p.launch_ns, "#7a7f8a"},
-           {"planning", p.planning_ns, "#8e5bb5"}}};
-}
-
 std::string time_text(double ns) {
   if (ns >= 1e6) return fmt::format("{:.2f} ms", ns / 1e6);
   if (ns >= 1e3) return fmt::format("{:.1f} us", ns / 1e3);
@@ -243,7 +229,7 @@ class Painter {
         kLeft, bottom_ + 6, time_text(total));
     bottom_ += 16;
     double at = kLeft;
-    for (const Part& p : parts_of(d_.parts)) {
+    for (const StepPart& p : parts_of(d_.parts)) {
       const double width = kChart * p.ns / total;
       put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"20\" fill=\"{}\">"
           "<title>{}: {}</title></rect>\n",
@@ -252,8 +238,8 @@ class Painter {
     }
     bottom_ += 36;
     at = kLeft;
-    for (const Part& p : parts_of(d_.parts)) {
-      const std::string text = fmt::format("{} {:.1f} %", p.name, 100 * p.ns / total);
+    for (const StepPart& p : parts_of(d_.parts)) {
+      const std::string text = fmt::format("{} {}", p.name, p.share());
       put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"10\" height=\"10\" fill=\"{}\"/>"
           "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#1d2430\">{}</text>\n",
           at, bottom_ - 9, p.color, at + 15, bottom_, text);

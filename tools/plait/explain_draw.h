@@ -4,20 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "plait/step_parts.h"
 #include "plan/backend.h"
 #include "plan/picture.h"
 
 namespace plait::tool {
-
-/// Where a step's time goes; the parts sum to `total_ns`.
-struct StepParts {
-  double floor_ns = 0;      // the work itself, spread evenly over all workers
-  double imbalance_ns = 0;  // waiting for the worker that finishes last
-  double merge_ns = 0;      // writing and merging partial states
-  double launch_ns = 0;     // from the call to the first worker, and back
-  double planning_ns = 0;   // plan and upload, when nothing hides them
-  double total_ns() const { return floor_ns + imbalance_ns + merge_ns + launch_ns + planning_ns; }
-};
 
 struct Drawing {
   std::string title;
