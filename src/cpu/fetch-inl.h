@@ -23,112 +23,35 @@ namespace plait::cpu::HWY_NAMESPACE {
 
 HWY_INLINE void prefetch_line(const char* p) { __builtin_prefetch(p, 0, 3); }
 
-/// What a loop fetches, so many lines at a time: half of them at `at`, half `apart` bytes beyond,
-/// each time `stride` bytes further on.
-struct Pace {
-  const char* at;
-  std::ptrdiff_t apart;
-  std::ptrdiff_t stride;
-};
+/// Bytes that are fetched at a time.
+inline constexpr int kPiece = 256;
 
-template <int kLines>
-HWY_INLINE void fetch_lines(Pace& pace) {
-#pragma GCC unroll 2
-  for (int i = 0; i < kLines / 2; ++i) {
-    prefetch_line(pace.at + 64 * i);
-    prefetch_line(pace.at + pace.apart + 64 * i);
-  }
-  pace.at += pace.stride;
-}
-
-/// A place in a list of spans that ends with two which are never exhausted. The last bytes of a
-/// span are fetched in turn with the first of the next one: the hardware's prefetcher takes its
-/// time to follow to another place.
-class FetchCursor {
- public:
-  FetchCursor(const Span* spans, std::ptrdiff_t skip) : span_(spans) {
-    for (; span_->end - span_->begin <= skip; ++span_) skip -= span_->end - span_->begin;
-    at_ = span_->begin + skip;
-    end_ = span_->end;
-    next_ = span_[1].begin;
-  }
-
-  /// For a loop that fetches the next `bytes`, some lines at a time.
-  HWY_INLINE Pace take(std::ptrdiff_t bytes, int lines) {
-    const std::ptrdiff_t half = 32 * lines;
-    Pace pace;
-    if (at_ < end_ - kWindow && at_ + bytes <= end_) {
-      pace = {at_, half, 2 * half};
-      at_ += bytes;
-    } else {
-      const std::ptrdiff_t part = bytes / 2;
-      const char* a = std::max(std::min(at_, end_ - part), span_->begin);
-      pace = {a, next_ - a, half};
-      at_ += part;
-      next_ += part;
-    }
-    if (at_ >= end_) advance();
-    return pace;
-  }
-
- private:
-  static constexpr std::ptrdiff_t kWindow = 4096;
-
-  HWY_INLINE void advance() {
-    do {
-      ++span_;
-      at_ = next_;
-      end_ = span_->end;
-      next_ = span_[1].begin;
-    } while (at_ >= end_);
-  }
-
-  const Span* span_;
-  const char* at_;
-  const char* end_;
-  const char* next_;  // of the next span
-};
-
-/// Prefetches what a step reads.
+/// Prefetches what a step reads: lists it in the order of memory in pieces, of which loops fetch
+/// one for each that they consume.
 class Fetcher {
  public:
-  struct Paces {
-    Pace first;
-    Pace again;
-    int off;  // rounds whose number has one of these bits fetch nothing
-  };
-
-  /// Every loop is run `passes` times.
-  Fetcher(const StreamStep& t, std::ptrdiff_t element_size, int passes)
+  Fetcher(const StreamStep& t, std::ptrdiff_t element_size)
       : t_(t),
-        idle_{{reinterpret_cast<const char*>(t.q), 0, 0},
-              {reinterpret_cast<const char*>(t.q), 0, 0},
-              -1},
         scattered_(is_scattered(t, element_size)),
-        passes_(std::min(2, passes)),
-        // What comes before was fetched during the step before.
-        ahead_(ahead(t, element_size)),
-        left_(list(t, element_size) - ahead_),
-        first_(spans_, ahead_),
-        again_(spans_, std::max<std::ptrdiff_t>(0, ahead_ - kAgain)) {}
+        num_spans_(scattered_ ? 0 : list_spans(t, element_size, spans_, kMaxSpans)) {}
 
-  /// For pass number `pass` of a loop that consumes `bytes`, kRound in each round.
-  template <int kRound>
-  HWY_INLINE Paces take(std::ptrdiff_t bytes, int pass) {
-    bytes /= passes_;
-    if (pass >= passes_ || left_ < bytes) return idle_;
-    left_ -= bytes;
-    // A round fetches two lines or four.
-    constexpr int kLines = kRound > 128 ? 4 : 2;
-    constexpr int kRoundsApart = kRound < 128 ? 128 / kRound : 1;
-    return {first_.take(bytes, kLines), again_.take(bytes, kLines), kRoundsApart * passes_ - 1};
+  /// For a loop that consumes the next `bytes`: a place in the list, at which it calls `fetch` for
+  /// each piece.
+  HWY_INLINE const char* const* take(std::ptrdiff_t bytes) {
+    if (at_ + bytes > (end_ - kFarthest) * kPiece) refill();
+    const char* const* place = pieces_ + static_cast<std::size_t>(at_) / kPiece;
+    at_ += bytes;
+    return place;
   }
 
-  template <int kRound>
-  static HWY_INLINE void round(Paces& paces, int number) {
-    if ((number & paces.off) != 0) return;
-    fetch_lines<(kRound > 128 ? 4 : 2)>(paces.first);
-    fetch_lines<(kRound > 128 ? 4 : 2)>(paces.again);
+  static HWY_INLINE void fetch(const char* const*& place) {
+#pragma GCC unroll 8
+    for (const int distance : kDistances) {
+      const char* piece = place[distance / kPiece];
+#pragma GCC unroll 8
+      for (int line = 0; line < kPiece; line += 64) prefetch_line(piece + line);
+    }
+    ++place;
   }
 
   /// Where single rows are scattered: those some way after rows [first, first + count) of a head,
@@ -148,10 +71,34 @@ class Fetcher {
 
  private:
   // A processor that finds all its miss buffers taken drops a prefetch. So each line is asked for
-  // again this many bytes later, which costs little if it is there.
-  static constexpr std::ptrdiff_t kAgain = 8192;
+  // again and again as it comes nearer, which costs little if it is there.
+  static constexpr int kDistances[4] = {20480, 16384, 12288, 4096};
+  static constexpr std::ptrdiff_t kFarthest = kDistances[0] / kPiece + 1;
+  static constexpr std::ptrdiff_t kCapacity = kFarthest + 1024;
   // More spans than these, of caches with gaps between the heads, are not fetched.
   static constexpr int kMaxSpans = 2048;
+
+  /// Replaces the pieces that are done by further ones.
+  HWY_NOINLINE void refill() {
+    const std::ptrdiff_t done = at_ / kPiece;
+    end_ = std::copy(pieces_ + done, pieces_ + end_, pieces_) - pieces_;
+    at_ -= done * kPiece;
+    for (; end_ < kCapacity && span_ < num_spans_; ++span_) {
+      Span& span = spans_[span_];
+      const std::ptrdiff_t rest = (span.end - span.begin + kPiece - 1) / kPiece;
+      const std::ptrdiff_t count = std::min(rest, kCapacity - end_);
+      const char* const begin = span.begin;
+      for (std::ptrdiff_t i = 0; i < count; ++i) pieces_[end_ + i] = begin + i * kPiece;
+      end_ += count;
+      span.begin += count * kPiece;
+      if (count < rest) break;
+    }
+    std::fill(pieces_ + end_, pieces_ + kCapacity, idle());
+    end_ = kCapacity;
+  }
+
+  /// Something in cache.
+  const char* idle() const { return reinterpret_cast<const char*>(t_.q); }
 
   /// Whether spans are too short to be fetched at the pace of a loop.
   static bool is_scattered(const StreamStep& t, std::ptrdiff_t element_size) {
@@ -163,34 +110,14 @@ class Fetcher {
     return t.num_keys > 1 && span.end - span.begin < 2 * t.dim_qk * element_size;
   }
 
-  /// Far enough for the latency of memory, and near enough for the first cache to hold it. Where a
-  /// unit takes a few rows of one head only, the rows of all heads have to be there.
-  static std::ptrdiff_t ahead(const StreamStep& t, std::ptrdiff_t element_size) {
-    const std::ptrdiff_t listed =
-        std::ptrdiff_t{t.num_heads} * kStreamAhead * (t.dim_qk + t.dim_vo) * element_size;
-    return std::min<std::ptrdiff_t>(listed, t.head_run == 1 ? 20480 : 16384);
-  }
-
-  /// Returns how many bytes there are.
-  std::ptrdiff_t list(const StreamStep& t, std::ptrdiff_t element_size) {
-    const int count = scattered_ ? 0 : list_spans(t, element_size, spans_, kMaxSpans);
-    std::ptrdiff_t bytes = 0;
-    for (int i = 0; i < count; ++i) bytes += spans_[i].end - spans_[i].begin;
-    const char* idle = idle_.first.at;
-    spans_[count] = {idle, idle + std::numeric_limits<std::int32_t>::max()};
-    spans_[count + 1] = spans_[count];
-    return bytes;
-  }
-
   const StreamStep& t_;
-  Paces idle_;  // something in cache
   bool scattered_;
-  int passes_;
-  Span spans_[kMaxSpans + 2];
-  std::ptrdiff_t ahead_;
-  std::ptrdiff_t left_;
-  FetchCursor first_;
-  FetchCursor again_;
+  Span spans_[kMaxSpans];
+  int num_spans_;
+  int span_ = 0;
+  const char* pieces_[kCapacity];
+  std::ptrdiff_t end_ = 0;
+  std::ptrdiff_t at_ = 0;  // bytes from the first of the pieces
 };
 
 }  // namespace plait::cpu::HWY_NAMESPACE

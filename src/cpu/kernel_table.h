@@ -120,9 +120,9 @@ struct KernelTable {
 /// Best first, then null.
 extern const KernelTable* const kKernelTables[];
 
-/// The kernels for this machine: the best that it supports, or the lower ones that PLAIT_SIMD names
-/// (sse4, avx2, avx512, neon). Throws Error for a name that is unknown or not supported here, and
-/// on an x86-64 machine older than SSE4.2. Decided once per process.
+/// The kernels for this machine: the best that it supports, or those that PLAIT_SIMD names (sse4,
+/// avx2, avx512, avx512_bf16, neon). Throws Error for a name that is unknown or not supported here,
+/// and on an x86-64 machine older than SSE4.2. Decided once per process.
 const KernelTable& kernels();
 
 /// The kernels named, or null if this build or machine lacks them.

@@ -22,8 +22,33 @@
 
 namespace plait::cpu::HWY_NAMESPACE {
 
+constexpr KernelTable make_table(const char* name, void (*stream_bf16)(const StreamStep&)) {
+  return {
+      name,
+      kLanes,
+      // Beyond this the tile path's full lanes win.
+      kLanes >= 16 ? 8 : 4,
+      {load_rows<LoadF32>, load_rows<LoadF16>, load_rows<LoadBF16>, load_rows<LoadE4M3>,
+       load_rows<LoadE5M2>},
+      {store_f32, store_f16, store_bf16, store_e4m3, store_e5m2},
+      gemm,
+      softmax_tile,
+      sigmoid_tile,
+      scale_tile,
+      alibi_tile,
+      scale_row,
+      blend_row,
+      rope_half,
+      rope_interleaved,
+      rope_angles,
+      {stream_step<LoadF32>, stream_step<LoadF16>, stream_bf16, stream_step<LoadE4M3>,
+       stream_step<LoadE5M2>},
+      read_memory,
+  };
+}
+
 extern const KernelTable kTable;
-const KernelTable kTable = {
+const KernelTable kTable = make_table(
 #if HWY_TARGET == HWY_AVX3
     "avx512",
 #elif HWY_TARGET == HWY_AVX2
@@ -35,26 +60,12 @@ const KernelTable kTable = {
 #else
 #error "no kernels for this architecture"
 #endif
-    kLanes,
-    // Beyond this the tile path's full lanes win.
-    kLanes >= 16 ? 8 : 4,
-    {load_rows<LoadF32>, load_rows<LoadF16>, load_rows<LoadBF16>, load_rows<LoadE4M3>,
-     load_rows<LoadE5M2>},
-    {store_f32, store_f16, store_bf16, store_e4m3, store_e5m2},
-    gemm,
-    softmax_tile,
-    sigmoid_tile,
-    scale_tile,
-    alibi_tile,
-    scale_row,
-    blend_row,
-    rope_half,
-    rope_interleaved,
-    rope_angles,
-    {stream_step<LoadF32>, stream_step<LoadF16>, stream_step<LoadBF16>, stream_step<LoadE4M3>,
-     stream_step<LoadE5M2>},
-    read_memory,
-};
+    stream_step<LoadBF16>);
+
+#if HWY_TARGET == HWY_AVX3
+extern const KernelTable kBF16Table;
+const KernelTable kBF16Table = make_table("avx512_bf16", stream_step_bf16);
+#endif
 
 }  // namespace plait::cpu::HWY_NAMESPACE
 
@@ -64,6 +75,7 @@ namespace plait::cpu {
 
 const KernelTable* const kKernelTables[] = {
 #if HWY_TARGETS & HWY_AVX3
+    &N_AVX3::kBF16Table,
     &N_AVX3::kTable,
 #endif
 #if HWY_TARGETS & HWY_AVX2

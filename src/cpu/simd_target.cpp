@@ -12,6 +12,9 @@ namespace {
 
 bool machine_supports(std::string_view name) {
 #if defined(__x86_64__)
+  if (name == "avx512_bf16") {
+    return machine_supports("avx512") && __builtin_cpu_supports("avx512bf16");
+  }
   if (name == "avx512") {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&

@@ -52,27 +52,64 @@ HWY_INLINE const typename Load::Element* row_of(const void* row, std::ptrdiff_t 
   return reinterpret_cast<const typename Load::Element*>(static_cast<const char*>(row) + offset);
 }
 
+/// How logits are computed from keys as Load widens them: a vector of dimensions at a time.
+template <class Load>
+struct WidenedKeys {
+  using Element = typename Load::Element;
+  using Query = float;
+  using Vector = VF;
+  static constexpr int kStep = kLanes;
+  static HWY_INLINE VF load(const Element* k) { return Load::load(k); }
+  static HWY_INLINE VF load_first(const Element* k, int count) { return load_tail<Load>(k, count); }
+  static HWY_INLINE VF query(const Query* q) { return hn::LoadU(DF(), q); }
+  static HWY_INLINE VF multiply_add(VF q, VF k, VF acc) { return hn::MulAdd(q, k, acc); }
+};
+
+#if HWY_TARGET == HWY_AVX3
+/// The same from pairs of bf16, which VDPBF16PS multiplies without widening them. It takes
+/// subnormals for 0.
+struct PairedKeys {
+  using Element = std::uint16_t;
+  using Query = std::uint16_t;
+  using D = hn::Repartition<std::uint16_t, DF>;
+  using Vector = hn::Vec<D>;
+  static constexpr int kStep = 2 * kLanes;
+  static HWY_INLINE Vector load(const Element* k) { return hn::LoadU(D(), k); }
+  static HWY_INLINE Vector load_first(const Element* k, int count) {
+    return hn::MaskedLoad(hn::FirstN(D(), static_cast<std::size_t>(count)), D(), k);
+  }
+  static HWY_INLINE Vector query(const Query* q) { return hn::LoadU(D(), q); }
+  static HWY_INLINE VF multiply_add(Vector q, Vector k, VF acc) {
+    // Neither Highway's target nor the compiler's has the instruction.
+    asm("vdpbf16ps %2, %1, %0" : "+v"(acc.raw) : "v"(q.raw), "v"(k.raw));
+    return acc;
+  }
+};
+#endif
+
 /// acc[r][key] += q_r * k over one vector of dimensions.
-template <int R>
-HWY_INLINE void accumulate_keys(VF (&acc)[R][4], const float* q, std::ptrdiff_t q_ld, VF x0, VF x1,
-                                VF x2, VF x3) {
-  const DF df;
+template <class Keys, int R>
+HWY_INLINE void accumulate_keys(VF (&acc)[R][4], const typename Keys::Query* q, std::ptrdiff_t q_ld,
+                                typename Keys::Vector x0, typename Keys::Vector x1,
+                                typename Keys::Vector x2, typename Keys::Vector x3) {
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
-    const VF qv = hn::LoadU(df, q + r * q_ld);
-    acc[r][0] = hn::MulAdd(qv, x0, acc[r][0]);
-    acc[r][1] = hn::MulAdd(qv, x1, acc[r][1]);
-    acc[r][2] = hn::MulAdd(qv, x2, acc[r][2]);
-    acc[r][3] = hn::MulAdd(qv, x3, acc[r][3]);
+    const auto qv = Keys::query(q + r * q_ld);
+    acc[r][0] = Keys::multiply_add(qv, x0, acc[r][0]);
+    acc[r][1] = Keys::multiply_add(qv, x1, acc[r][1]);
+    acc[r][2] = Keys::multiply_add(qv, x2, acc[r][2]);
+    acc[r][3] = Keys::multiply_add(qv, x3, acc[r][3]);
   }
 }
 
 /// Logits of four keys for R rows: s[key * s_ld + r] = scale * (q_r . k).
-template <class Load, int R>
-HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
-                           const typename Load::Element* const* k, int dim, float scale, float* s,
-                           std::ptrdiff_t s_ld, Fetcher::Paces paces) {
-  constexpr int kSize = static_cast<int>(sizeof(typename Load::Element));
+template <class Keys, int R, bool kFetch>
+HWY_INLINE void score_keys(const typename Keys::Query* q, std::ptrdiff_t q_ld,
+                           const typename Keys::Element* const* k, int dim, float scale, float* s,
+                           std::ptrdiff_t s_ld, [[maybe_unused]] const char* const* place) {
+  constexpr int kStep = Keys::kStep;
+  constexpr int kStepsApart =
+      std::max(1, kPiece / (4 * kStep * static_cast<int>(sizeof(typename Keys::Element))));
   const DF df;
   const auto* k0 = k[0];
   const auto* k1 = k[1];
@@ -85,16 +122,19 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
     for (int key = 0; key < 4; ++key) acc[r][key] = hn::Zero(df);
   }
   int i = 0;
-  for (; i + kLanes <= dim; i += kLanes) {
-    Fetcher::round<4 * kLanes * kSize>(paces, i / kLanes);
-    accumulate_keys<R>(acc, q + i, q_ld, Load::load(k0 + i), Load::load(k1 + i), Load::load(k2 + i),
-                       Load::load(k3 + i));
+  for (; i + kStep <= dim; i += kStep) {
+    if constexpr (kFetch) {
+      if (i / kStep % kStepsApart == 0) Fetcher::fetch(place);
+    }
+    accumulate_keys<Keys, R>(acc, q + i, q_ld, Keys::load(k0 + i), Keys::load(k1 + i),
+                             Keys::load(k2 + i), Keys::load(k3 + i));
   }
   if (i < dim) {
     const int rest = dim - i;
-    accumulate_keys<R>(acc, q + i, q_ld, load_tail<Load>(k0 + i, rest),
-                       load_tail<Load>(k1 + i, rest), load_tail<Load>(k2 + i, rest),
-                       load_tail<Load>(k3 + i, rest));
+    if constexpr (kFetch) Fetcher::fetch(place);
+    accumulate_keys<Keys, R>(acc, q + i, q_ld, Keys::load_first(k0 + i, rest),
+                             Keys::load_first(k1 + i, rest), Keys::load_first(k2 + i, rest),
+                             Keys::load_first(k3 + i, rest));
   }
   const hn::FixedTag<float, 4> d4;
   const auto factor = hn::Set(d4, scale);
@@ -115,10 +155,10 @@ HWY_INLINE void score_keys(const float* q, std::ptrdiff_t q_ld,
 }
 
 /// o[r][0 .. NV*lanes) = o * alpha[r] + sum over keys of s[r][key] * v[key].
-template <class Load, int R, int NV>
+template <class Load, int R, int NV, bool kFetch>
 HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, int column,
                             const void* const* v_rows, std::ptrdiff_t offset, int first,
-                            int num_keys, Fetcher::Paces paces) {
+                            int num_keys, [[maybe_unused]] const char* const* place) {
   constexpr int kSize = static_cast<int>(sizeof(typename Load::Element));
   const DF df;
   float* o = t.o + row * t.o_ld + column;
@@ -130,12 +170,15 @@ HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, in
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) acc[r][n] = hn::Mul(hn::LoadU(df, o + r * t.o_ld + n * kLanes), a);
   }
+  constexpr int kKeysApart = std::max(1, kPiece / (NV * kLanes * kSize));
   for (int key = first; key < first + num_keys; ++key) {
     const auto* v = row_of<Load>(v_rows[key], offset) + column;
     VF x[NV];
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) x[n] = Load::load(v + n * kLanes);
-    Fetcher::round<NV * kLanes * kSize>(paces, key);
+    if constexpr (kFetch) {
+      if (key % kKeysApart == 0) Fetcher::fetch(place);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const VF p = hn::Set(df, s[key * t.s_ld + r]);
@@ -180,54 +223,65 @@ HWY_INLINE void softmax_block(const StreamStep& t, int count, float* alpha) {
   softmax_tile(step);
 }
 
+/// Calls body<R, kFetch>(row) for all rows of a head, R at a time. The first call is to fetch what
+/// comes later.
+template <class Body>
+HWY_INLINE void for_rows(int begin, int count, const Body& body) {
+  const int end = begin + count;
+  int row = begin;
+  const auto next = [&]<int R>() HWY_ATTR {
+    if (row == begin) {
+      body.template operator()<R, true>(row);
+    } else {
+      body.template operator()<R, false>(row);
+    }
+    row += R;
+  };
+  while (row + 4 <= end) next.template operator()<4>();
+  while (row + 2 <= end) next.template operator()<2>();
+  if (row < end) next.template operator()<1>();
+}
+
 /// Scores keys [first, first + count) of a block for the rows of one head.
-template <class Load>
-HWY_INLINE void score_head(const StreamStep& t, int head, const void* const* k_rows, int first,
+template <class Keys>
+HWY_INLINE void score_head(const StreamStep& t, const typename Keys::Query* queries,
+                           std::ptrdiff_t q_ld, int head, const void* const* k_rows, int first,
                            int count, Fetcher& fetcher) {
   const std::ptrdiff_t offset = head * t.k_head_stride;
   const float scale = t.scale[head];
   const int begin = head * t.num_rows;
-  const int end = begin + t.num_rows;
-  constexpr int kSize = sizeof(typename Load::Element);
+  constexpr int kSize = sizeof(typename Keys::Element);
   for (int key = first; key < first + count; key += 4) {
     // Short of four, the last key stands in; its copies are scored into the scratch beyond.
-    const typename Load::Element* k[4];
+    const typename Keys::Element* k[4];
     for (int i = 0; i < 4; ++i) {
-      k[i] = row_of<Load>(k_rows[std::min(key + i, first + count - 1)], offset);
+      k[i] = row_of<Keys>(k_rows[std::min(key + i, first + count - 1)], offset);
     }
     float* s = t.s + key * t.s_ld;
-    int pass = 0;
-    const auto paces = [&]() HWY_ATTR {
-      return fetcher.take<4 * kLanes * kSize>(4 * t.dim_qk * kSize, pass++);
+    const auto score = [&]<int R, bool kFetch>(int row) HWY_ATTR {
+      score_keys<Keys, R, kFetch>(queries + row * q_ld, q_ld, k, t.dim_qk, scale, s + row, t.s_ld,
+                                  kFetch ? fetcher.take(4 * t.dim_qk * kSize) : nullptr);
     };
-    int row = begin;
-    for (; row + 4 <= end; row += 4) {
-      score_keys<Load, 4>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, paces());
-    }
-    for (; row + 2 <= end; row += 2) {
-      score_keys<Load, 2>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, paces());
-    }
-    if (row < end) {
-      score_keys<Load, 1>(t.q + row * t.q_ld, t.q_ld, k, t.dim_qk, scale, s + row, t.s_ld, paces());
-    }
+    for_rows(begin, t.num_rows, score);
   }
 }
 
-template <class Load, int R>
+template <class Load, int R, bool kFetch>
 HWY_NOINLINE void fold_rows(const StreamStep& t, int row, const float* alpha,
                             const void* const* v_rows, std::ptrdiff_t offset, int first, int count,
-                            Fetcher& fetcher, int pass) {
+                            Fetcher& fetcher) {
   constexpr int kSize = sizeof(typename Load::Element);
+  const auto place = [&](int columns) HWY_ATTR {
+    return kFetch ? fetcher.take(count * columns * kSize) : nullptr;
+  };
   int column = 0;
   for (; column + 4 * kLanes <= t.dim_vo; column += 4 * kLanes) {
-    constexpr int kRound = 4 * kLanes * kSize;
-    fold_values<Load, R, 4>(t, row, alpha, column, v_rows, offset, first, count,
-                            fetcher.take<kRound>(count * kRound, pass));
+    fold_values<Load, R, 4, kFetch>(t, row, alpha, column, v_rows, offset, first, count,
+                                    place(4 * kLanes));
   }
   for (; column + kLanes <= t.dim_vo; column += kLanes) {
-    constexpr int kRound = kLanes * kSize;
-    fold_values<Load, R, 1>(t, row, alpha, column, v_rows, offset, first, count,
-                            fetcher.take<kRound>(count * kRound, pass));
+    fold_values<Load, R, 1, kFetch>(t, row, alpha, column, v_rows, offset, first, count,
+                                    place(kLanes));
   }
   if (column < t.dim_vo) fold_tail<Load, R>(t, row, alpha, column, v_rows, offset, first, count);
 }
@@ -237,15 +291,10 @@ template <class Load>
 void fold_head(const StreamStep& t, int head, const float* alpha, const void* const* v_rows,
                int first, int count, Fetcher& fetcher) {
   const std::ptrdiff_t offset = head * t.v_head_stride;
-  int r = 0;
-  int pass = 0;
   const int base = head * t.num_rows;
-  for (; r + 4 <= t.num_rows; r += 4)
-    fold_rows<Load, 4>(t, base + r, alpha + r, v_rows, offset, first, count, fetcher, pass++);
-  for (; r + 2 <= t.num_rows; r += 2)
-    fold_rows<Load, 2>(t, base + r, alpha + r, v_rows, offset, first, count, fetcher, pass++);
-  if (r < t.num_rows)
-    fold_rows<Load, 1>(t, base + r, alpha + r, v_rows, offset, first, count, fetcher, pass);
+  for_rows(base, t.num_rows, [&]<int R, bool kFetch>(int row) HWY_ATTR {
+    fold_rows<Load, R, kFetch>(t, row, alpha + (row - base), v_rows, offset, first, count, fetcher);
+  });
 }
 
 /// Calls unit(head, first, count) for `keys` keys of every head, `most` at a time, in the order of
@@ -263,17 +312,16 @@ HWY_INLINE void visit(const StreamStep& t, int keys, int most, const Unit& unit)
   }
 }
 
-template <class Load>
-void stream_step(const StreamStep& t) {
+/// `queries` are those of the step, as Keys takes them.
+template <class Keys, class Load>
+void stream(const StreamStep& t, const typename Keys::Query* queries, std::ptrdiff_t q_ld) {
   constexpr int kSize = sizeof(typename Load::Element);
   constexpr int kScoreUnit = 4;
   // The more keys of a head are folded in together, the fewer passes over o; but while they wait
   // for their turn, the rows of all heads have to stay in the first cache.
   const int in_cache = 16384 / (t.num_heads * t.dim_vo * kSize) / 4 * 4;
   const int fold_unit = t.head_run == 1 ? std::clamp(in_cache, 4, 8) : 16;
-  // Four rows at a time, two and one.
-  const int passes = t.num_rows / 4 + t.num_rows % 4 / 2 + t.num_rows % 2;
-  Fetcher fetcher(t, kSize, passes);
+  Fetcher fetcher(t, kSize);
   HWY_ALIGN float alpha[kStreamRows];
   for (int begin = 0; begin < t.num_keys; begin += kStreamBlock) {
     const int count = std::min(kStreamBlock, t.num_keys - begin);
@@ -281,7 +329,7 @@ void stream_step(const StreamStep& t) {
     const void* const* v_rows = t.v_rows + begin;
     visit(t, count, kScoreUnit, [&](int head, int first, int n) HWY_ATTR {
       fetcher.fetch_rows(t.k_rows, begin + first, n, head * t.k_head_stride, t.dim_qk * kSize);
-      score_head<Load>(t, head, k_rows, first, n, fetcher);
+      score_head<Keys>(t, queries, q_ld, head, k_rows, first, n, fetcher);
     });
     softmax_block(t, count, alpha);
     visit(t, count, fold_unit, [&](int head, int first, int n) HWY_ATTR {
@@ -290,6 +338,52 @@ void stream_step(const StreamStep& t) {
     });
   }
 }
+
+template <class Load>
+void stream_step(const StreamStep& t) {
+  stream<WidenedKeys<Load>, Load>(t, t.q, t.q_ld);
+}
+
+#if HWY_TARGET == HWY_AVX3
+/// Narrows a row to the next multiple of PairedKeys::kStep. False if an element is no bf16 number,
+/// or a subnormal.
+HWY_INLINE bool narrow_query(const float* src, int dim, std::uint16_t* dst) {
+  const DU du;
+  const hn::Rebind<std::uint16_t, DU> d16;
+  const VU exponent = hn::Set(du, 0x7F800000U);
+  const VU zero = hn::Zero(du);
+  VU inexact = zero;
+  for (int i = 0; i < dim; i += kLanes) {
+    const VU bits = hn::BitCast(du, hn::LoadU(DF(), src + i));
+    const VU low = hn::And(bits, hn::Set(du, 0xFFFFU));
+    const auto subnormal =
+        hn::And(hn::Eq(hn::And(bits, exponent), zero), hn::Ne(hn::ShiftLeft<1>(bits), zero));
+    inexact = hn::Or(hn::Or(inexact, low), hn::VecFromMask(du, subnormal));
+    hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(bits)), d16, dst + i);
+  }
+  for (int i = (dim + kLanes - 1) / kLanes * kLanes; i % PairedKeys::kStep != 0; i += kLanes) {
+    hn::StoreU(hn::Zero(d16), d16, dst + i);
+  }
+  return hn::AllTrue(du, hn::Eq(inexact, zero));
+}
+
+/// For processors that multiply bf16: where the queries are bf16 numbers, too.
+inline void stream_step_bf16(const StreamStep& t) {
+  constexpr int kMost = 16384;
+  HWY_ALIGN std::uint16_t queries[kMost];
+  const int rows = t.num_heads * t.num_rows;
+  const int ld = (t.dim_qk + PairedKeys::kStep - 1) / PairedKeys::kStep * PairedKeys::kStep;
+  bool exact = rows * ld <= kMost;
+  for (int r = 0; r < rows && exact; ++r) {
+    exact = narrow_query(t.q + r * t.q_ld, t.dim_qk, queries + r * ld);
+  }
+  if (exact) {
+    stream<PairedKeys, LoadBF16>(t, queries, ld);
+  } else {
+    stream_step<LoadBF16>(t);
+  }
+}
+#endif
 
 }  // namespace plait::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -21,6 +21,8 @@ constexpr std::array kTable = {
     // width.
     CostRow{"avx512", "cpu", 16, 128, {4000, 800, 372, 1600}, kCalibrate},
     CostRow{"avx512", "cpu", 64, 128, {4000, 800, 3745, 1600}, kCalibrate},
+    CostRow{"avx512_bf16", "cpu", 16, 128, {4000, 800, 372, 1600}, kCalibrate},
+    CostRow{"avx512_bf16", "cpu", 64, 128, {4000, 800, 3745, 1600}, kCalibrate},
     CostRow{"avx2", "cpu", 16, 128, {4000, 800, 372, 1600}, kCalibrate},
     CostRow{"avx2", "cpu", 64, 128, {4000, 800, 6991, 1600}, kCalibrate},
     CostRow{"*",

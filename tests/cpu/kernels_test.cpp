@@ -173,7 +173,8 @@ TEST_P(CpuKernels, SoftmaxTile) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, CpuKernels, testing::Values("avx512", "avx2", "sse4", "neon"),
+INSTANTIATE_TEST_SUITE_P(Targets, CpuKernels,
+                         testing::Values("avx512_bf16", "avx512", "avx2", "sse4", "neon"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 
 TEST(CpuKernelChoice, KnownNamesOnly) {

@@ -24,10 +24,12 @@ constexpr int kAhead = 9;
 struct Shape {
   DType dtype;
   int dim, heads, rows, page_size;
+  bool bf16_queries;  // which some kernels multiply as they are
   std::string text() const {
-    return std::string(to_string(dtype)) + " dim " + std::to_string(dim) + ", " +
-           std::to_string(heads) + " heads of " + std::to_string(rows) + " rows, page " +
-           std::to_string(page_size) + ", seed " + std::to_string(kSeed);
+    return std::string(to_string(dtype)) + (bf16_queries ? " by bf16, dim " : " by f32, dim ") +
+           std::to_string(dim) + ", " + std::to_string(heads) + " heads of " +
+           std::to_string(rows) + " rows, page " + std::to_string(page_size) + ", seed " +
+           std::to_string(kSeed);
   }
 };
 
@@ -77,8 +79,9 @@ class CpuStream : public testing::TestWithParam<const char*> {
     std::vector<float> o(q.size());
     for (int r = 0; r < rows; ++r) {
       for (int i = 0; i < shape.dim; ++i) {
+        const float value = static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
         q[static_cast<std::size_t>(r * ld + i)] =
-            static_cast<float>(random() % 2001) / 1000.0F - 1.0F;
+            shape.bf16_queries ? bf16_to_f32(f32_to_bf16(value)) : value;
       }
     }
     std::vector<float> s(kStreamBlock * kStreamRows);
@@ -147,13 +150,15 @@ TEST_P(CpuStream, IsRightAndHasTheSameBitsInBothLayouts) {
       for (int heads : {1, 3}) {
         for (int rows : {1, 3, 8}) {
           for (int page_size : {1, 16, 32}) {
-            const Shape shape{dtype, dim, heads, rows, page_size};
-            std::vector<double> exact;
-            const std::vector<float> nhd = attend(shape, true, &exact);
-            for (std::size_t i = 0; i < nhd.size(); ++i) {
-              ASSERT_NEAR(double{nhd[i]}, exact[i], 2e-5) << shape.text() << ", element " << i;
+            for (bool bf16_queries : {false, true}) {
+              const Shape shape{dtype, dim, heads, rows, page_size, bf16_queries};
+              std::vector<double> exact;
+              const std::vector<float> nhd = attend(shape, true, &exact);
+              for (std::size_t i = 0; i < nhd.size(); ++i) {
+                ASSERT_NEAR(double{nhd[i]}, exact[i], 2e-5) << shape.text() << ", element " << i;
+              }
+              ASSERT_EQ(nhd, attend(shape, false, nullptr)) << shape.text();
             }
-            ASSERT_EQ(nhd, attend(shape, false, nullptr)) << shape.text();
           }
         }
       }
@@ -161,7 +166,8 @@ TEST_P(CpuStream, IsRightAndHasTheSameBitsInBothLayouts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, CpuStream, testing::Values("sse4", "avx2", "avx512", "neon"),
+INSTANTIATE_TEST_SUITE_P(Targets, CpuStream,
+                         testing::Values("sse4", "avx2", "avx512", "avx512_bf16", "neon"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
