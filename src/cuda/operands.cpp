@@ -76,6 +76,12 @@ KvStrides kv_strides(const AttentionSpec& spec, const Tensor& pool) {
   return {pool.strides[0], pool.strides[2], pool.strides[1]};
 }
 
+// Kernels divide by the cap, or its reciprocal times the scale: both remain normal numbers of f32.
+// Capped logits of the smallest are 0 beside any other, and the largest changes none below 2^88.
+float soft_cap_operand(double cap) noexcept {
+  return cap > 0.0 ? static_cast<float>(std::clamp(cap, 0x1p-60, 0x1p100)) : 0.0F;
+}
+
 }  // namespace
 
 void check_device_address(const DeviceContext& context, const char* field, const void* address,
@@ -125,7 +131,7 @@ void fill_spec(const AttentionSpec& spec, device::AttentionParams* params) {
   params->window_left = spec.window_left;
   params->causal = spec.mask == MaskKind::kCausal ? 1 : 0;
   params->sm_scale = static_cast<float>(effective_sm_scale(spec));
-  params->soft_cap = static_cast<float>(spec.logits_soft_cap);
+  params->soft_cap = soft_cap_operand(spec.logits_soft_cap);
   params->sigmoid_bias = static_cast<float>(spec.sigmoid_bias);
   params->rotary_dim = effective_rotary_dim(spec.rope, spec.head_dim_qk);
 }

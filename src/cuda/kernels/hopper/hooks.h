@@ -33,14 +33,17 @@ struct LogitsHook {
     }
   }
 
-  /// The largest magnitude among the thread's raw products; `top`: the largest of them.
+  /// The largest magnitude among the thread's raw products; `top`: the largest of them. NaN, of
+  /// keys that are hidden later, may not hide a magnitude: it is passed over, or is the result.
   template <i32 kCount>
   static PLAIT_DEVICE float farthest(const float (&s)[kCount], float top) {
     // As integers, negative numbers are larger than others, and the larger the lower they are.
     u32 lowest[2] = {0, 0};
 #pragma unroll
     for (i32 i = 0; i < kCount; ++i) lowest[i & 1] = max_of(lowest[i & 1], __float_as_uint(s[i]));
-    return fmaxf(top, fabsf(__uint_as_float(max_of(lowest[0], lowest[1]))));
+    // Magnitudes compare as integers do, NaN above all.
+    const u32 low = max_of(lowest[0], lowest[1]) & 0x7FFFFFFFU;
+    return __uint_as_float(max_of(low, __float_as_uint(top) & 0x7FFFFFFFU));
   }
 
   /// From a raw product to the argument of scaled_tanh, whose value `exponent_scale` multiplies by

@@ -397,7 +397,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
         row_maxima<C>(top, logits);
         const float far = hook.farthest(logits, fmaxf(top[0], top[1]));
         const auto capped = [&](const auto& exponent) {
-          if (__any_sync(~0U, far > exponent.limit())) return false;
+          if (__any_sync(~0U, !(far <= exponent.limit()))) return false;  // NaN, too
           if (!full) {
             mask_tile<C>(logits, range, tile_slot, lane());
             row_maxima<C>(top, logits);
