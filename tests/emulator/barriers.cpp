@@ -112,4 +112,16 @@ void add_bytes(Block& block, u32 address, std::int64_t bytes) {
   }
 }
 
+void arrive(Block& block, u32 address) {
+  for (auto& [at, barrier] : block.phase_barriers) {
+    if (at != address) continue;
+    if (barrier.missing == 0) break;
+    --barrier.missing;
+    plait_emulator::look_at_phase(barrier);
+    return;
+  }
+  launch->report("block " + std::to_string(block.index.x) + ": copies arrive at " +
+                 std::to_string(address) + ", which is no mbarrier or has no arrival missing");
+}
+
 }  // namespace plait::emulator

@@ -19,8 +19,7 @@ void land(Block& block, ThreadCopy& copy) {
   std::memset(target + copy.valid, 0, copy.bytes - copy.valid);
 }
 
-void finish_group(std::vector<ThreadCopy>& group) {
-  Block& block = *current->warp->block;
+void finish_group(Block& block, std::vector<ThreadCopy>& group) {
   for (ThreadCopy& copy : group) {
     land(block, copy);
     block.shared.mark(copy.target, copy.bytes, -1);
@@ -51,14 +50,26 @@ void for_each_row(const TensorMap& map, const std::int32_t (&at)[5], Body body) 
   }
 }
 
+template <typename T>
+T take(std::vector<T>& values, std::size_t index) {
+  T value = std::move(values[index]);
+  values.erase(values.begin() + static_cast<std::ptrdiff_t>(index));
+  return value;
+}
+
+void complete_copy_arrival(Block& block, CopyArrival arrival) {
+  finish_group(block, arrival.copies);
+  arrive(block, arrival.barrier);
+}
+
 }  // namespace
 
 /// The bits of an address by which the copy engine permutes 16-byte units of 128-byte rows.
 u32 swizzled(u32 address) { return address ^ ((address >> 7 & 7U) << 4); }
 
-void complete_tensor_copy(Block& block, std::size_t index) {
-  const TensorCopy copy = block.tensor_copies[index];
-  block.tensor_copies.erase(block.tensor_copies.begin() + static_cast<std::ptrdiff_t>(index));
+namespace {
+
+void complete_tensor_copy(Block& block, const TensorCopy& copy) {
   const TensorMap& map = *reinterpret_cast<const TensorMap*>(copy.map);
   for_each_row(map, copy.at, [&](u32 offset, const std::byte* row) {
     for (u32 unit = 0; unit < map.row_bytes(); unit += 16) {
@@ -72,6 +83,18 @@ void complete_tensor_copy(Block& block, std::size_t index) {
   });
   block.shared.mark(copy.target, map.box_bytes(), -1);
   add_bytes(block, copy.barrier, map.box_bytes());
+}
+
+}  // namespace
+
+void complete_some_copy(Block& block) {
+  const std::size_t boxes = block.tensor_copies.size();
+  const std::size_t index = launch->random()() % (boxes + block.copy_arrivals.size());
+  if (index < boxes) {
+    complete_tensor_copy(block, take(block.tensor_copies, index));
+  } else {
+    complete_copy_arrival(block, take(block.copy_arrivals, index - boxes));
+  }
 }
 
 }  // namespace plait::emulator
@@ -100,8 +123,22 @@ void copy_commit() { current->copies.push_back(std::exchange(current->open_copie
 
 void copy_wait(u32 pending) {
   while (current->copies.size() > pending) {
-    finish_group(current->copies.front());
+    finish_group(*current->warp->block, current->copies.front());
     current->copies.pop_front();
+  }
+}
+
+void mbarrier_arrive_after_copies(u32 barrier) {
+  shared_read(barrier, 8);
+  CopyArrival arrival{barrier, std::exchange(current->open_copies, {})};
+  for (std::vector<ThreadCopy>& group : std::exchange(current->copies, {})) {
+    arrival.copies.insert(arrival.copies.end(), group.begin(), group.end());
+  }
+  Block& block = *current->warp->block;
+  if (launch->coin()) {
+    complete_copy_arrival(block, std::move(arrival));
+  } else {
+    block.copy_arrivals.push_back(std::move(arrival));
   }
 }
 

@@ -111,8 +111,8 @@ void Launch::finish_thread() {
     fail("ends with asynchronous copies that it never waited for");
   }
   if (has_products(*current->warp)) fail("ends with products that it never waited for");
-  if (--block.alive == 0 && !block.tensor_copies.empty()) {
-    fail("ends its block with bulk copies on their way");
+  if (--block.alive == 0 && block.has_copies()) {
+    fail("ends its block with copies on their way");
   }
   // A barrier of the whole block does not wait for threads that have ended.
   NamedBarrier& whole = block.barriers[0];
@@ -154,10 +154,12 @@ void Launch::fail(const std::string& what) {
   std::abort();
 }
 
+void Launch::report(const std::string& what) { error_ = describe(what); }
+
 bool Launch::complete_some_copy() {
   for (const auto& block : blocks_) {
-    if (block->tensor_copies.empty()) continue;
-    complete_tensor_copy(*block, random_() % block->tensor_copies.size());
+    if (!block->has_copies()) continue;
+    plait::emulator::complete_some_copy(*block);
     return true;
   }
   return false;

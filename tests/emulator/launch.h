@@ -80,6 +80,12 @@ struct TensorCopy {
   std::int32_t at[5];
 };
 
+/// An arrival that waits for the copies which a thread had started.
+struct CopyArrival {
+  u32 barrier;
+  std::vector<ThreadCopy> copies;
+};
+
 /// Shared memory of a block. Its window begins where the hardware's does for a kernel without
 /// static shared memory, and a host address has the window address's remainder by 1024.
 struct SharedMemory {
@@ -111,6 +117,8 @@ struct Block {
   NamedBarrier barriers[16];
   std::deque<std::pair<u32, PhaseBarrier>> phase_barriers;  // by window address
   std::vector<TensorCopy> tensor_copies;
+  std::vector<CopyArrival> copy_arrivals;
+  bool has_copies() const { return !tensor_copies.empty() || !copy_arrivals.empty(); }
 };
 
 struct LaunchShape {
@@ -137,6 +145,8 @@ class Launch {
   void yield();
   void wake(Thread& thread);
   [[noreturn]] void fail(const std::string& what);
+  /// The same for what no thread does: the launch ends at the next switch.
+  void report(const std::string& what);
 
  private:
   static void thread_main();
@@ -179,12 +189,13 @@ void collective(const char* operation, Arguments& mine, Perform perform) {
   release(warp);
 }
 
-/// Bytes of a box have come; of a barrier at window address `address`.
+/// Of a barrier at window address `address`: bytes of a box have come, a thread arrives.
 void add_bytes(Block& block, u32 address, std::int64_t bytes);
-/// See copies.cpp: where the copy engine puts what belongs at a window address, and the arrival of
+void arrive(Block& block, u32 address);
+/// See copies.cpp: where the copy engine puts what belongs at a window address, and the end of any
 /// one of the block's copies.
 u32 swizzled(u32 address);
-void complete_tensor_copy(Block& block, std::size_t index);
+void complete_some_copy(Block& block);
 /// Whether products of wgmma are under way.
 bool has_products(const Warp& warp);
 

@@ -97,6 +97,10 @@ inline void cp_async_ca_shared_global(u32 to, u64 from, u32 bytes) {
 }
 inline void cp_async_commit_group() { copy_commit(); }
 inline void cp_async_wait_group(u32 pending) { copy_wait(pending); }
+inline void cp_async_mbarrier_arrive_noinc_shared_cta_b64(u32 barrier) {
+  mbarrier_arrive_after_copies(barrier);
+}
+inline void mul_wide_u32(u64& d, u32 a, u32 b) { d = u64{a} * b; }
 
 // ---- matrices of a warp ----
 inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(References<u32, 4> d, u32 address) {
@@ -128,6 +132,9 @@ inline void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(References<float
 // ---- shared memory ----
 inline void st_shared_v4_b32(u32 address, Values<u32, 4> words) {
   __builtin_memcpy(shared_write(address, 16), words.at, 16);
+}
+inline void st_shared_b32(u32 address, u32 word) {
+  __builtin_memcpy(shared_write(address, 4), &word, 4);
 }
 inline void ld_shared_v4_b32(References<u32, 4> d, u32 address) {
   const u32* from = static_cast<const u32*>(shared_read(address, 16));

@@ -54,6 +54,8 @@ bool mbarrier_test_wait(u32 barrier, u32 parity);
 void copy_async(u32 shared, u64 global, u32 bytes, u32 valid);
 void copy_commit();
 void copy_wait(u32 pending);
+/// Arrives when what the thread has started has landed.
+void mbarrier_arrive_after_copies(u32 barrier);
 void tensor_copy(u32 shared, u64 map, const u32 (&coordinates)[5], u32 barrier);
 /// One step of 16 along k of a 64 x columns product of a warpgroup, of bf16 or else f16; `a` is a
 /// descriptor, or null if the four `a_words` hold A.
