@@ -34,6 +34,11 @@ PLAIT_DEVICE void mbarrier_arrive_expect(u32 barrier, u32 bytes) {
                : "memory");
 }
 
+/// Arrives when all cp.async copies that this thread has started have landed.
+PLAIT_DEVICE void mbarrier_arrive_after_copies(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 /// Whether the phase of the given parity has completed; does not wait.
 PLAIT_DEVICE bool mbarrier_test(u32 barrier, u32 parity) {
   u32 done;
@@ -130,6 +135,9 @@ PLAIT_DEVICE u32 swizzle128(u32 row, u32 chunk) { return row * 128 + ((chunk ^ (
 
 PLAIT_DEVICE void store_shared_fill16(u32 address, u32 word) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(word) : "memory");
+}
+PLAIT_DEVICE void store_shared4(u32 address, u32 word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 PLAIT_DEVICE void store_shared16(u32 address, const uint4& value) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x),

@@ -149,30 +149,30 @@ struct DecodeLoader {
   /// The lower half of the warp looks after rows of K, the upper after those of V.
   PLAIT_DEVICE void gather(i32 slot) {
     const u32 l = static_cast<u32>(lane);
-    const u32 number = row_number(p, *w, lane < kBlockTokens ? hp.k_rows : hp.v_rows, pending);
-    WarpRows k, v;
-    k.spread(l, number, 0);
-    v.spread(l, number, kBlockTokens);
+    check_slot(p, *w, pending);
+    const u32 number = row_number(lane < kBlockTokens ? hp.k_rows : hp.v_rows, pending);
     const u32 data = shared_address(s.slots[warp][slot]);
     if (!__any_sync(~0U, number > kMaxRowNumber)) {
-      copy_rows<true>(data, k, v);
+      copy_block<true>(data, number);
       return;
     }
-    copy_rows<false>(data, k, v);
+    copy_block<false>(data, number);
     if (!__any_sync(~0U, number == kBadRow)) return;
     copy_async_commit();
     copy_async_wait<0>();
     __syncwarp();
-    poison_16_rows<C::kParts>(l, data, kPartBytes, k);
-    poison_16_rows<C::kParts>(l, data + kBlockBytes<C>, kPartBytes, v);
+    poison_rows<kBlockTokens, C::kParts, kPartBytes>(RowsInLanes{number, 0}, l, data);
+    poison_rows<kBlockTokens, C::kParts, kPartBytes>(RowsInLanes{number, kBlockTokens}, l,
+                                                     data + kBlockBytes<C>);
   }
   template <bool kComplete>
-  PLAIT_DEVICE void copy_rows(u32 data, const WarpRows& k, const WarpRows& v) const {
+  PLAIT_DEVICE void copy_block(u32 data, u32 number) const {
     const u32 l = static_cast<u32>(lane);
-    copy_16_rows<C::kParts, kComplete>(l, data, kPartBytes, lane_source(p, false, head, l),
-                                       hp.k_rows.bytes, k);
-    copy_16_rows<C::kParts, kComplete>(l, data + kBlockBytes<C>, kPartBytes,
-                                       lane_source(p, true, head, l), hp.v_rows.bytes, v);
+    copy_rows<kBlockTokens, C::kParts, kPartBytes, kComplete>(
+        RowsInLanes{number, 0}, l, data, lane_source(p, false, head, l), hp.k_rows.bytes);
+    copy_rows<kBlockTokens, C::kParts, kPartBytes, kComplete>(
+        RowsInLanes{number, kBlockTokens}, l, data + kBlockBytes<C>, lane_source(p, true, head, l),
+        hp.v_rows.bytes);
   }
 
   /// Waits for the oldest block under way, in `slot`.

@@ -327,6 +327,13 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
   }
 }
 
+/// Waits for a tile of K or V. Gathered ones need a fence: prefill_gather.h.
+template <class C>
+PLAIT_DEVICE void wait_full(u64 (&full)[C::kStages], const Ring<C::kStages>& ring) {
+  mbarrier_wait(shared_address(&full[ring.stage]), ring.parity);
+  if constexpr (C::kGather) fence_async_shared();
+}
+
 template <class C>
 PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
   constexpr bool kRanged = C::kCausal || C::kWindow;
@@ -363,7 +370,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
   i32 index = warp_uniform(s.slices.first);
   i32 head = warp_uniform(s.works.get(p, s.slices, index).head);
   mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
-  mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+  wait_full<C>(s.k_full, k_ring);
   find_queries();
   issue_logits<C>(logits, q_desc(), k_desc());
   wgmma_wait<0>();
@@ -427,7 +434,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       const i32 first = warp_uniform(w.kv_begin) - tile_slot;
       const i32 last = warp_uniform(w.kv_end) - tile_slot;
       if (first <= 0 && last >= C::kTileN) return;
-      mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
+      wait_full<C>(s.v_full, v_ring);
       clear_v_tile<C>(shared_address(s.v[v_ring.stage]), first, last, group,
                       fresh_thread_index() & 127);
     };
@@ -443,7 +450,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
 #pragma unroll
     for (float& x : o) x = 0.0F;
     if (tiles.count > 1) {
-      mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+      wait_full<C>(s.k_full, k_ring);
     }
 #pragma unroll 1
     for (i32 t = tiles.count - 2; t >= 0; --t) {
@@ -451,7 +458,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       tile_slot -= C::kTileN;
       named_barrier_sync(my_turn, kConsumerThreads);
       issue_logits<C>(logits, q_desc(), k_desc());
-      mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
+      wait_full<C>(s.v_full, v_ring);
       issue_output<C>(o, probabilities, v_desc());
       named_barrier_arrive(other_turn, kConsumerThreads);
       wgmma_wait<1>();
@@ -463,7 +470,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       pin_registers(logits);
       // The wait for the next K is due anyway; here its branch also keeps ptxas from hoisting the
       // wait for P V above the exponentials, which it does in straight-line code.
-      if (t > 0) mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+      if (t > 0) wait_full<C>(s.k_full, k_ring);
       wgmma_wait<0>();
       pin_registers(o);
       release(s.v_empty[v_ring.stage]);
@@ -476,7 +483,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       pack_tile<C>(probabilities, logits);
     }
     prepare_v(tile_slot);
-    mbarrier_wait(shared_address(&s.v_full[v_ring.stage]), v_ring.parity);
+    wait_full<C>(s.v_full, v_ring);
     issue_output<C>(o, probabilities, v_desc());
 
     // The next item's first product runs while this one's output is written. After the last item it
@@ -492,7 +499,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     find_queries();
     if (index < last_slice()) {
       mbarrier_wait(shared_address(&s.q_full[q_ring.stage]), q_ring.parity);
-      mbarrier_wait(shared_address(&s.k_full[k_ring.stage]), k_ring.parity);
+      wait_full<C>(s.k_full, k_ring);
     }
     issue_logits<C>(logits, q_desc(), k_desc());
     wgmma_wait<1>();
@@ -537,9 +544,9 @@ PLAIT_DEVICE void prefill_worker(const HopperParams& p, PrefillShared<C>& s) {
       mbarrier_init(shared_address(&s.q_empty[i]), kConsumerWarps);
     }
     for (i32 i = 0; i < C::kStages; ++i) {
-      mbarrier_init(shared_address(&s.k_full[i]), kFillers<C, false>);
+      mbarrier_init(shared_address(&s.k_full[i]), kFillArrivals<C, false>);
       mbarrier_init(shared_address(&s.k_empty[i]), kConsumerWarps);
-      mbarrier_init(shared_address(&s.v_full[i]), kFillers<C, true>);
+      mbarrier_init(shared_address(&s.v_full[i]), kFillArrivals<C, true>);
       mbarrier_init(shared_address(&s.v_empty[i]), kConsumerWarps);
     }
     fence_mbarrier_init();

@@ -1,18 +1,18 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// The warps that feed the prefill kernel where pages have any size: warps 0 and 2 gather K, warps 1
-// and 3 V, row by row; warp 0 copies the queries as well.
+// The warps that feed the prefill kernel where pages have any size: each of the four copies a
+// quarter of the rows of every tile, K of a tile and then V of the one before, which is what
+// becomes free and is needed next. Warp 0 copies the queries as well.
 //
 // cp.async writes shared memory through the generic proxy, wgmma reads it through the async proxy,
 // and a proxy fence has to stand between them on the path of causality (PTX ISA, memory consistency
-// model, causality order). That path is: the copies of a lane -> its cp.async.wait_group -> its
-// fence.proxy.async -> __syncwarp -> lane 0's arrival at `full` -> the consumers' wait. The other
-// direction, wgmma's reads before the copies that overwrite what was read, needs no fence of ours:
-// one is implied where wgmma.wait_group observes the completion (PTX ISA, wgmma, async proxy), and
+// model, causality order). A thread's copies arrive at `full` by themselves when they have landed,
+// and who waits for that phase sees them (PTX ISA, mbarrier.try_wait: copies requested prior to
+// cp.async.mbarrier.arrive are made visible to the waiting thread), through the generic proxy. So
+// each thread of the consumers fences after its wait, before its products. The other direction,
+// wgmma's reads before the copies that overwrite what was read, needs no fence of ours: one is
+// implied where wgmma.wait_group observes the completion (PTX ISA, wgmma, async proxy), and
 // arrivals at `empty` come after it.
-//
-// A warp waits for a tile's copies when it has started those of the next, or when it has nothing to
-// do because nothing is free: the latter is the rule where the tensor cores are busy.
 #pragma once
 
 #include "cuda/kernels/hopper/gather.h"
@@ -22,27 +22,64 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-/// Walks the tiles of all items of a worker, each item's from last to first, once per KV head.
+/// Gathers one warp's rows of the tiles of all items of a worker, each item's from last to first,
+/// once per KV head.
 template <class C>
-struct TileCursor {
+struct TileGatherer {
+  static constexpr u32 kRows = C::kTileN / 4;  // one per lane
+  static constexpr u32 kPartBytes = PrefillShared<C>::kPartBytes;
+
+  /// What rows of K or V are copied from.
+  struct Source {
+    u64 head;       // see lane_source
+    u32 number;     // of the lane's row
+    bool complete;  // all rows of the warp are there
+  };
+
+  const HopperParams& hp;
   const Params& p;
   PrefillShared<C>& s;
   const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
+  const u32 lane = threadIdx.x & 31;
+  const u32 warp = threadIdx.x / 32;
+
+  // The next tile.
   i32 index = slices.first;
   const Work* w = nullptr;
   i32 head = 0;
+  PageSlots pages;
   i32 slot = 0;       // first of the tile
   bool first = true;  // tile of the item
+  PendingSlot pending{};
 
-  PLAIT_DEVICE TileCursor(const Params& params, PrefillShared<C>& shared) : p(params), s(shared) {
+  Source k{}, next_v{};  // of the tile whose K is copied
+  Ring<C::kQStages> q_ring;
+
+  PLAIT_DEVICE TileGatherer(const HopperParams& params, PrefillShared<C>& shared)
+      : hp(params), p(params.common), s(shared) {
     start_item();
   }
+
   PLAIT_DEVICE bool done() const { return index >= slices.last; }
+  PLAIT_DEVICE i32 next_row() const { return slot + static_cast<i32>(warp * kRows + lane % kRows); }
+  PLAIT_DEVICE void start_item() {
+    if (done()) return;
+    w = &s.works.get(p, slices, index);
+    head = warp_uniform(w->head);
+    pages = PageSlots(p, *w);
+    start_head();
+  }
+  PLAIT_DEVICE void start_head() {
+    first = true;
+    slot = pages.begin + (tile_range<C>(*w).count - 1) * C::kTileN;
+    pending = pages.fetch(p, next_row());
+  }
   PLAIT_DEVICE void advance() {
     slot -= C::kTileN;
-    first = slot < w->kv_begin;
-    if (!first) return;
-    if (++head < w->head + w->count) {
+    if (slot >= pages.begin) {  // none but an item's first tile has slots outside
+      first = false;
+      pending = pages.fetch_inside(p, next_row());
+    } else if (++head < w->head + w->count) {
       start_head();
     } else {
       ++index;
@@ -50,138 +87,83 @@ struct TileCursor {
     }
   }
 
- private:
-  PLAIT_DEVICE void start_item() {
-    if (done()) return;
-    w = &s.works.get(p, slices, index);
-    head = warp_uniform(w->head);
-    start_head();
-  }
-  PLAIT_DEVICE void start_head() {
-    const TileRange tiles = tile_range<C>(*w);
-    slot = tiles.base + (tiles.count - 1) * C::kTileN;
-  }
-};
-
-/// One warp's half of the tiles of K or of V.
-template <class C, bool kIsV>
-struct TileGatherer {
-  static constexpr i32 kRows = C::kTileN / 64;  // of a lane: tokens 64 apart
-  static constexpr u32 kPartBytes = PrefillShared<C>::kPartBytes;
-
-  const HopperParams& hp;
-  const Params& p;
-  PrefillShared<C>& s;
-  TileCursor<C> next;
-  PendingSlot pending[kRows];  // of the next tile
-  u32 unsignalled = 0;         // `full` of the tile whose copies nobody has waited for; 0: none
-
-  PLAIT_DEVICE TileGatherer(const HopperParams& params, PrefillShared<C>& shared)
-      : hp(params), p(params.common), s(shared), next(params.common, shared) {
-    fetch();
-  }
-
-  PLAIT_DEVICE void fetch() {
-    if (next.done()) return;
-    const i32 thread = static_cast<i32>(threadIdx.x);
-    const i32 slot = next.slot + thread / 64 * 32 + (thread & 31);
-    const PageSlots pages(p, *next.w);
-#pragma unroll
-    for (i32 j = 0; j < kRows; ++j) pending[j] = pages.fetch(p, slot + j * 64);
-  }
-
-  /// Tells the consumers of the last tile but kLater: it is complete.
-  template <int kLater>
-  PLAIT_DEVICE void signal() {
-    if (unsignalled == 0) return;
-    copy_async_wait<kLater>();
-    fence_async_shared();
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) mbarrier_arrive(unsignalled);
-    unsignalled = 0;
-  }
-
-  /// Before it blocks, a warp tells what it has: others may wait for that.
-  PLAIT_DEVICE void wait(u32 barrier, u32 parity) {
-    if (!__any_sync(~0U, !mbarrier_test(barrier, parity))) return;
-    signal<0>();
-    mbarrier_wait(barrier, parity);
-  }
-
-  PLAIT_DEVICE const RowUnits& units() const { return kIsV ? hp.v_rows : hp.k_rows; }
-
-  /// Where 16 rows of the warp belong.
-  static PLAIT_DEVICE u32 target(u32 tile, u32 i) {
-    return tile + threadIdx.x / 64 * 4096 + i / 2 * 8192 + i % 2 * 2048;
-  }
-  template <bool kComplete>
-  PLAIT_DEVICE void copy(u32 tile, u64 source, const WarpRows (&rows)[2 * kRows]) {
-#pragma unroll
-    for (u32 i = 0; i < 2 * kRows; ++i) {
-      copy_16_rows<C::kParts, kComplete>(threadIdx.x & 31, target(tile, i), kPartBytes, source,
-                                         units().bytes, rows[i]);
+  /// Copies this warp's rows of a tile when the stage is free.
+  template <bool kIsV, i32 kStage>
+  PLAIT_DEVICE void copy(u32 parity, const Source& source) {
+    const u32 to = shared_address(kIsV ? s.v[kStage] : s.k[kStage]) + warp * (kRows * 128);
+    const u32 full = shared_address(kIsV ? &s.v_full[kStage] : &s.k_full[kStage]);
+    const u32 empty = shared_address(kIsV ? &s.v_empty[kStage] : &s.k_empty[kStage]);
+    const u32 bytes = kIsV ? hp.v_rows.bytes : hp.k_rows.bytes;
+    const RowsInShared<kRows> rows{shared_address(s.row_numbers[warp][kIsV ? 1 : 0])};
+    rows.write(lane, source.number);
+    mbarrier_wait(empty, parity);
+    if (source.complete) {
+      copy_rows<kRows, C::kParts, kPartBytes, true>(rows, lane, to, source.head, bytes);
+    } else {
+      copy_rows<kRows, C::kParts, kPartBytes, false>(rows, lane, to, source.head, bytes);
+      if (__any_sync(~0U, source.number == kBadRow)) {
+        copy_async_commit();
+        copy_async_wait<0>();
+        __syncwarp();
+        poison_rows<kRows, C::kParts, kPartBytes>(rows, lane, to);
+        mbarrier_arrive(full);
+        return;
+      }
     }
+    mbarrier_arrive_after_copies(full);
   }
-  PLAIT_DEVICE void poison(u32 tile, const WarpRows (&rows)[2 * kRows]) {
-    copy_async_commit();
-    copy_async_wait<0>();
-    __syncwarp();
-#pragma unroll
-    for (u32 i = 0; i < 2 * kRows; ++i) {
-      poison_16_rows<C::kParts>(threadIdx.x & 31, target(tile, i), kPartBytes, rows[i]);
+
+  template <i32 kStage>
+  PLAIT_DEVICE void copy_k(u32 parity) {
+    if (first) {
+      k.head = lane_source(p, false, head, lane);
+      next_v.head = lane_source(p, true, head, lane);
     }
+    k.complete = next_v.complete = !__any_sync(~0U, !is_row(p, pending));
+    if (k.complete) {
+      k.number = known_row_number(hp.k_rows, pending);
+      next_v.number = known_row_number(hp.v_rows, pending);
+    } else {
+      check_slot(p, *w, pending);
+      k.number = row_number(hp.k_rows, pending);
+      next_v.number = row_number(hp.v_rows, pending);
+    }
+    advance();  // its page ids load while this tile is copied
+    copy<false, kStage>(parity, k);
+  }
+
+  /// K of the next tile if there is one, V of the one before; whether there was.
+  template <i32 kStage>
+  PLAIT_DEVICE bool step(u32 k_parity, u32 v_parity) {
+    const Source v = next_v;
+    const bool more = !done();
+    const bool starts_item = more && first;
+    const Work* work = w;
+    const i32 work_head = head;
+    if (more) copy_k<kStage>(k_parity);
+    copy<true, kStage ^ 1>(v_parity, v);
+    if (starts_item && warp == 0) copy_queries<C>(hp, s, *work, work_head, q_ring);
+    return more;
   }
 
   PLAIT_DEVICE void run() {
-    Ring<C::kQStages> q_ring;
-    Ring<C::kStages> ring;
-    while (!next.done()) {
-      if (threadIdx.x < 32 && next.first) {
-        wait(shared_address(&s.q_empty[q_ring.stage]), q_ring.parity ^ 1);
-        copy_queries<C>(hp, s, *next.w, next.head, q_ring);
-      }
-      // All that can be done before the stage is free, so that its copies start at once when it is.
-      const u32 lane = threadIdx.x & 31;
-      WarpRows rows[2 * kRows];
-      u32 largest = 0;
-#pragma unroll
-      for (i32 j = 0; j < kRows; ++j) {
-        const u32 number = row_number(p, *next.w, units(), pending[j]);
-        largest = max_of(largest, number);
-        rows[2 * j].spread(lane, number, 0);
-        rows[2 * j + 1].spread(lane, number, 16);
-      }
-      const bool complete = !__any_sync(~0U, largest > kMaxRowNumber);
-      const u64 source = lane_source(p, kIsV, next.head, lane);
-      next.advance();
-      fetch();
-      const u32 stage = static_cast<u32>(ring.stage);
-      const u32 tile =
-          shared_address(kIsV ? s.v[0] : s.k[0]) + stage * PrefillShared<C>::kTileBytes;
-      wait(shared_address(kIsV ? s.v_empty : s.k_empty) + stage * 8, ring.parity ^ 1);
-      if (complete) {
-        copy<true>(tile, source, rows);
-      } else {
-        copy<false>(tile, source, rows);
-        if (__any_sync(~0U, largest == kBadRow)) poison(tile, rows);
-      }
-      copy_async_commit();
-      signal<1>();
-      unsignalled = shared_address(kIsV ? s.v_full : s.k_full) + stage * 8;
-      ring.advance();
+    static_assert(C::kStages == 2, "stages are template arguments: addresses become constants");
+    if (done()) return;
+    const Work& work = *w;
+    const i32 work_head = head;
+    copy_k<0>(1);
+    if (warp == 0) copy_queries<C>(hp, s, work, work_head, q_ring);
+    for (u32 parity = 1;; parity ^= 1) {
+      if (!step<1>(parity, parity)) break;
+      if (!step<0>(parity ^ 1, parity)) break;
     }
-    signal<0>();
   }
 };
 
 /// By warpgroup 0.
 template <class C>
 PLAIT_DEVICE void prefill_gather(const HopperParams& hp, PrefillShared<C>& s) {
-  if ((threadIdx.x / 32 & 1) == 0) {
-    TileGatherer<C, false>(hp, s).run();
-  } else {
-    TileGatherer<C, true>(hp, s).run();
-  }
+  TileGatherer<C>(hp, s).run();
 }
 
 #endif

@@ -50,9 +50,12 @@ PLAIT_DEVICE BoxSource box_source(const Params& p, const Work& w, i32 tile_slot,
 template <class C>
 inline constexpr bool kWholeK = C::kBox == C::kTileN || C::kParts == 1;
 
-/// Warps that fill a tile of K, or of V.
+/// Arrivals that complete a tile of K, or of V: of a warp that starts copies, or of all threads
+/// that gather.
 template <class C, bool kIsV>
-inline constexpr u32 kFillers = C::kGather || !(kIsV || kWholeK<C>) ? 2 : 1;
+inline constexpr u32 kFillArrivals = C::kGather           ? 128
+                                     : kIsV || kWholeK<C> ? 1
+                                                          : 2;
 
 /// Producer warp 0 copies Q and the first half of K's parts (or all of K), warp 1 copies V, warp 2
 /// the other parts of K: all tiles of all items, in the order in which they are read. One code path

@@ -150,9 +150,12 @@ PLAIT_DEVICE i32 page_size(const Params& p) {
   return C::kPageSize > 0 ? C::kPageSize : p.page_size;
 }
 
+PLAIT_DEVICE bool is_page_id(const Params& p, i32 id) {
+  return static_cast<u64>(static_cast<i64>(id)) < static_cast<u64>(p.pool_extent);
+}
 /// Whether a page id is one of the pool; else the host is told.
 PLAIT_DEVICE bool check_page_id(const Params& p, const Work& w, i32 id) {
-  if (static_cast<u64>(static_cast<i64>(id)) < static_cast<u64>(p.pool_extent)) return true;
+  if (is_page_id(p, id)) return true;
   atomicOr(&p.status->bits, static_cast<u32>(kStatusBadPageId));
   p.status->request = static_cast<u32>(w.request);
   p.status->page_id = id;
