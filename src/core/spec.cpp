@@ -44,6 +44,12 @@ void check_f32(const char* field, double value) {
   }
 }
 
+/// One of an enumeration's values: a number from elsewhere would pass for one that no kernel knows.
+template <class Enum>
+void check_choice(const char* field, Enum value, Enum last) {
+  check_range(field, static_cast<std::int64_t>(value), 0, static_cast<std::int64_t>(last));
+}
+
 void check_float_dtype(const char* field, DType dtype) {
   if (is_float(dtype)) return;
   refuse(field, std::string(to_string(dtype)), "one of f32, f16, bf16, f8_e4m3, f8_e5m2");
@@ -61,6 +67,8 @@ bool is_identifier(std::string_view name) {
 }  // namespace
 
 void validate_rope(const RopeSpec& rope, std::int32_t head_dim) {
+  check_choice("rope.kind", rope.kind, RopeKind::kInterleaved);
+  check_choice("rope.scaling.kind", rope.scaling, RopeScalingKind::kLlama31);
   if (rope.kind == RopeKind::kNone) {
     if (!(rope == RopeSpec{})) {
       refuse("rope.kind", "none", "half or interleaved when other rope options are set");
@@ -169,6 +177,10 @@ void validate(const AttentionSpec& spec) {
   check_float_dtype("dtype.q", spec.q_dtype);
   check_float_dtype("dtype.kv", spec.kv_dtype);
   check_float_dtype("dtype.o", spec.o_dtype);
+  check_choice("kv.kind", spec.kv_kind, KvKind::kRagged);
+  check_choice("layout", spec.layout, KvLayout::kHnd);
+  check_choice("mask.kind", spec.mask, MaskKind::kCustom);
+  check_choice("reduction", spec.reduction, Reduction::kSum);
   check_range("page_size", spec.page_size, 1, 1 << 24);
   if (spec.kv_kind == KvKind::kRagged) {
     if (spec.page_size != 1) {

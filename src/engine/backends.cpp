@@ -15,6 +15,10 @@ namespace {
 std::vector<std::unique_ptr<Backend>> all_of_device(const EngineOptions& options) {
   std::vector<std::unique_ptr<Backend>> backends;
   if (options.device.kind == DeviceKind::kCpu) {
+    if (options.device.index != 0) {
+      throw Error(ErrorCode::kInvalidArgument, "device",
+                  "cpu:" + std::to_string(options.device.index), "cpu, which is one device");
+    }
     backends.push_back(make_cpu_backend());
     return backends;
   }

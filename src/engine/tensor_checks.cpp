@@ -15,6 +15,9 @@ std::string device_text(Device d) {
   return "unknown device";
 }
 
+/// Whether all of its extents are in the arrays of a Tensor.
+bool has_rank(const Tensor& t) { return t.rank >= 0 && t.rank <= kMaxRank; }
+
 }  // namespace
 
 void refuse(std::string field, std::string value, std::string expected) {
@@ -22,6 +25,7 @@ void refuse(std::string field, std::string value, std::string expected) {
 }
 
 std::string shape_text(const Tensor& tensor) {
+  if (!has_rank(tensor)) return "rank " + std::to_string(tensor.rank);
   std::string text = "[";
   for (std::int32_t axis = 0; axis < tensor.rank; ++axis) {
     if (axis > 0) text += ", ";
@@ -39,6 +43,9 @@ void TensorChecker::on_device(const char* name, const Tensor& t) const {
       device_.kind == DeviceKind::kCpu ? t.device.kind != DeviceKind::kCuda : t.device == device_;
   if (!fits)
     refuse(name, "a tensor on " + device_text(t.device), "a tensor on " + device_text(device_));
+  if (!has_rank(t)) {
+    refuse(std::string(name) + ".shape", shape_text(t), "0.." + std::to_string(kMaxRank) + " axes");
+  }
   if (t.data == nullptr && t.size() > 0) refuse(name, "null", "memory for shape " + shape_text(t));
 }
 

@@ -62,6 +62,7 @@ void validate(const AttentionSpec& spec, const Capacity& capacity, const Policy&
   if (!capacity.allow_split && capacity.max_views > 1) {
     refuse("capacity.max_views", capacity.max_views, "1 when allow_split is off");
   }
+  check("plan.policy", static_cast<i64>(policy.kind), 0, static_cast<i64>(PolicyKind::kUnsplit));
   check("policy.num_workers", policy.num_workers, 0, 1 << 20);
   check("target.num_workers", target.num_workers, 1, 1 << 20);
   check("target.num_classes", target.num_classes, 1, device::kMaxClasses);

@@ -84,21 +84,34 @@ TEST(BatchResolve, EmptyRowBlocksDoNotMoveTheMaskOfLaterRequests) {
   EXPECT_EQ(second.mask_row_bits, 7);
 }
 
+// The field for which a spec is refused after `spoil`; empty if it is not.
+template <class Spoil>
+std::string refused_field(Spoil spoil) {
+  AttentionSpec spec = paged_spec(MaskKind::kNone);
+  spoil(spec);
+  try {
+    validate(spec);
+  } catch (const Error& error) {
+    return error.field();
+  }
+  return "";
+}
+
 TEST(Spec, NumbersThatF32CannotHoldAreRefused) {
-  const auto field = [](auto spoil) -> std::string {
-    AttentionSpec spec = paged_spec(MaskKind::kNone);
-    spoil(spec);
-    try {
-      validate(spec);
-    } catch (const Error& error) {
-      return error.field();
-    }
-    return "";
-  };
-  EXPECT_EQ(field([](AttentionSpec& s) { s.logits_soft_cap = 1e-30; }), "");
-  EXPECT_EQ(field([](AttentionSpec& s) { s.logits_soft_cap = 1e-300; }), "logits_soft_cap");
-  EXPECT_EQ(field([](AttentionSpec& s) { s.logits_soft_cap = 1e300; }), "logits_soft_cap");
-  EXPECT_EQ(field([](AttentionSpec& s) { s.sm_scale = 1e300; }), "sm_scale");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.logits_soft_cap = 1e-30; }), "");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.logits_soft_cap = 1e-300; }), "logits_soft_cap");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.logits_soft_cap = 1e300; }), "logits_soft_cap");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.sm_scale = 1e300; }), "sm_scale");
+}
+
+TEST(Spec, ValuesOutsideOfAnEnumerationAreRefused) {
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.kv_kind = KvKind{2}; }), "kv.kind");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.layout = KvLayout{2}; }), "layout");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.mask = MaskKind{3}; }), "mask.kind");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.reduction = Reduction{2}; }), "reduction");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.rope.kind = RopeKind{3}; }), "rope.kind");
+  EXPECT_EQ(refused_field([](AttentionSpec& s) { s.rope.scaling = RopeScalingKind{3}; }),
+            "rope.scaling.kind");
 }
 
 TEST(Spec, NamesOfAVariantAreIdentifiers) {

@@ -238,6 +238,9 @@ TEST(EngineOptions, WhatWouldBeIgnoredIsRefused) {
   threads.device = {DeviceKind::kCuda, 0};
   threads.num_threads = 2;
   EXPECT_EQ(refused([&] { const Engine engine(threads); }), "num_threads");
+  EngineOptions second_cpu;
+  second_cpu.device = {DeviceKind::kCpu, 1};
+  EXPECT_EQ(refused([&] { const Engine engine(second_cpu); }), "device");
 }
 
 /// One token of one head, 8 elements, into pages of 4 tokens.

@@ -76,6 +76,9 @@ TEST_F(RunChecks, NamesEachWrongOperand) {
       {"q.dtype", [](RunChecks& t) { t.args.q.dtype = DType::kF16; }},
       {"q.shape", [](RunChecks& t) { t.args.q.shape[0] = 2; }},
       {"q.shape", [](RunChecks& t) { t.args.q.rank = 2; }},
+      // More axes than a Tensor has room for: what lies behind it is not read.
+      {"q.shape", [](RunChecks& t) { t.args.q.rank = INT32_MAX; }},
+      {"q.shape", [](RunChecks& t) { t.args.q.rank = -1; }},
       {"q.strides", [](RunChecks& t) { t.args.q.strides[2] = 2; }},
       {"k.dtype", [](RunChecks& t) { t.args.k.dtype = DType::kF8E4M3; }},
       {"k.shape", [](RunChecks& t) { t.spec.layout = KvLayout::kHnd; }},

@@ -342,6 +342,19 @@ TEST(PlanBounds, HugeCapacitiesAreSizedOrRefusedByName) {
   }
 }
 
+TEST(PlanBounds, PoliciesOutsideOfTheEnumerationAreRefused) {
+  const AttentionSpec spec = small_spec();
+  const PlanTarget target = small_target(8);
+  Policy policy;
+  policy.kind = PolicyKind{4};
+  try {
+    plan_bounds(std::span(&spec, 1), roomy(), policy, std::span(&target, 1));
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.field(), "plan.policy");
+  }
+}
+
 TEST(PlanBounds, SlowTwoToThe31TokensAndTwoToThe20Requests) {
   AttentionSpec spec = small_spec();
   spec.page_size = 1 << 20;
