@@ -48,14 +48,16 @@ PLAIT_DEVICE void issue_logits(float (&s)[C::kTileN / 2], u64 q_desc, u64 k_desc
   wgmma_commit();
 }
 
-/// o += P V over one tile: issues and commits.
-template <class C>
+/// o += P V over one tile, the steps of 16 tokens from kBegin to before kEnd: issues and commits.
+template <class C, u32 kBegin = 0, u32 kEnd = C::kTileN / 16>
 PLAIT_DEVICE void issue_output(float (&o)[C::kHeadDim / 2],
                                const u32 (&probabilities)[C::kTileN / 16][4], u64 v_desc) {
-  pin_registers(o);
-  wgmma_fence();
+  if constexpr (kBegin == 0) {  // later steps go on with the same registers
+    pin_registers(o);
+    wgmma_fence();
+  }
 #pragma unroll
-  for (u32 step = 0; step < C::kTileN / 16; ++step) {
+  for (u32 step = kBegin; step < kEnd; ++step) {
     constexpr u32 kBox = C::kBox;
     const u32 offset = step * 16 / kBox * (kBox * C::kParts * 128) + step * 16 % kBox * 128;
     wgmma_rs_mn<C::kElement>(o, probabilities[step], advance_descriptor(v_desc, offset), true);
@@ -459,12 +461,20 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       named_barrier_sync(my_turn, kConsumerThreads);
       issue_logits<C>(logits, q_desc(), k_desc());
       wait_full<C>(s.v_full, v_ring);
-      issue_output<C>(o, probabilities, v_desc());
-      named_barrier_arrive(other_turn, kConsumerThreads);
+      // A product holds the warp until those before it are nearly done. With a soft cap the search
+      // for large logits runs between them: P V waits for the logits after its first steps.
+      constexpr u32 kSteps = C::kTileN / 16;
+      constexpr u32 kFirstSteps = C::kSoftCap ? 2 : kSteps;
+      issue_output<C, 0, kFirstSteps>(o, probabilities, v_desc());
+      if constexpr (kFirstSteps == kSteps) named_barrier_arrive(other_turn, kConsumerThreads);
       wgmma_wait<1>();
       pin_registers(logits);
       release(s.k_empty[k_ring.stage]);
       k_ring.advance();
+      if constexpr (kFirstSteps < kSteps) {
+        issue_output<C, kFirstSteps, kSteps>(o, probabilities, v_desc());
+        named_barrier_arrive(other_turn, kConsumerThreads);
+      }
       if (!kStagedOutput<C> && t == 0) release(s.q_empty[0]);
       to_probabilities(tile_slot);
       pin_registers(logits);
