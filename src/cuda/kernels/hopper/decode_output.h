@@ -1,0 +1,88 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// The end of an item in the decode kernel: its warps' states meet in shared memory.
+#pragma once
+
+#include "cuda/kernels/hopper/decode_block.h"
+#include "cuda/kernels/hopper/merge.h"
+
+namespace plait::device::hopper {
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+/// float2 index of (row, pair of columns) in a parked state, swizzled against bank conflicts.
+template <class C>
+PLAIT_DEVICE u32 parked_index(u32 row, u32 pair) {
+  return row * (C::kHeadDim / 2) + (pair ^ ((row & 3) << 2));
+}
+
+template <class C>
+PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState<C>& st, i32 warp, i32 num_rows,
+                             bool has_blocks, unsigned char* slot) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+#pragma unroll
+  for (i32 r = 0; r < 2; ++r) {
+    st.sum[r] += __shfl_xor_sync(~0U, st.sum[r], 1);
+    st.sum[r] += __shfl_xor_sync(~0U, st.sum[r], 2);
+    const i32 row = lane / 4 + 8 * r;
+    if ((lane & 3) == 0) {
+      s.stat_max[warp][row] = has_blocks ? st.max[r] : neg_inf();
+      s.stat_sum[warp][row] = has_blocks ? st.sum[r] : 0.0F;
+    }
+    if (has_blocks && row < num_rows) {
+      float2* out = reinterpret_cast<float2*>(slot);
+#pragma unroll
+      for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
+        out[parked_index<C>(static_cast<u32>(row), static_cast<u32>(i * 4 + (lane & 3)))] =
+            float2{st.o[i].x[2 * r], st.o[i].x[2 * r + 1]};
+      }
+    }
+  }
+  if (lane == 0) s.state_address[warp] = shared_address(slot);
+}
+
+/// Merges the warps' parked states of one item, in warp order, and writes them out.
+template <class C>
+PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w, i32 kv_head) {
+  const i32 tid = static_cast<i32>(threadIdx.x);
+  const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
+  constexpr i32 kQuads = C::kHeadDim / 4;
+  for (i32 index = tid; index < w.num_fused_rows * kQuads; index += C::kWarps * 32) {
+    const i32 row = index / kQuads;
+    const i32 quad = index % kQuads;
+    float best = neg_inf();
+#pragma unroll
+    for (i32 i = 0; i < C::kWarps; ++i) best = fmaxf(best, s.stat_max[i][row]);
+    const float base = best == neg_inf() ? 0.0F : best;
+    float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
+    float total = 0.0F;
+#pragma unroll
+    for (i32 i = 0; i < C::kWarps; ++i) {
+      const float l = s.stat_sum[i][row];
+      if (l == 0.0F) continue;  // no key seen; a NaN sum goes on
+      const float weight = fast_exp2(s.stat_max[i][row] - base);
+      const uint4 raw = load_shared16(
+          s.state_address[i] +
+          parked_index<C>(static_cast<u32>(row), static_cast<u32>(quad) * 2) * sizeof(float2));
+      total += weight * l;
+      sum.x += weight * __uint_as_float(raw.x);
+      sum.y += weight * __uint_as_float(raw.y);
+      sum.z += weight * __uint_as_float(raw.z);
+      sum.w += weight * __uint_as_float(raw.w);
+    }
+    const float inv = total == 0.0F ? 0.0F : v_scale(p, kv_head) / total;
+    const float4 o{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv};
+    const float lse = natural_lse(best, total);
+    if (state_row < 0) {
+      write_output4<C>(p, w.fused_row_begin + row, kv_head, quad * 4, o, lse);
+    } else {
+      const i64 out = state_row + row;
+      __stcg(reinterpret_cast<float4*>(p.state_o + out * C::kHeadDim) + quad, o);
+      if (quad == 0) __stcg(p.state_lse + out, lse);
+    }
+  }
+}
+
+#endif
+
+}  // namespace plait::device::hopper
