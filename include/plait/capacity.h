@@ -32,10 +32,10 @@ struct Capacity {
   std::int64_t max_row_blocks = 0;  // over all views, times num_kv_heads if a view has a head axis;
                                     // 0: max_requests * max_views
   std::int32_t max_views = 1;
-  std::int32_t min_kv_chunk =
-      0;                    // smallest kv_chunk that kFixedChunk plans will use; 0: no such plans
+  /// The smallest kv_chunk that kFixedChunk plans will use, tokens; 0: no such plans.
+  std::int32_t min_kv_chunk = 0;
   bool allow_split = true;  // false: only unsplit and single-view plans; smallest workspace
-  bool allow_batch_invariant = true;
+  bool allow_batch_invariant = true;  // false: kBatchInvariant is refused
   friend bool operator==(const Capacity&, const Capacity&) = default;
 };
 

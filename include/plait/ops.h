@@ -20,9 +20,9 @@ void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, c
                  const Tensor& lse_b, const Tensor& o, const Tensor& lse, const Tensor& mask = {},
                  Stream stream = {});
 
-/// Merges `num_states` states at once, in their order, relative to their largest lse: o_states
-/// [rows, num_states, heads, dim], lse_states [rows, num_states, heads] -> o [rows, heads, dim],
-/// lse [rows, heads].
+/// Merges `num_states` softmax states over disjoint key sets at once, in their order, relative to
+/// their largest lse. o_states [rows, num_states, heads, dim] and o [rows, heads, dim], any float
+/// dtypes (arithmetic in f32); lse_states [rows, num_states, heads] and lse [rows, heads], f32.
 void merge_states(const Engine& engine, const Tensor& o_states, const Tensor& lse_states,
                   const Tensor& o, const Tensor& lse, Stream stream = {});
 
@@ -46,8 +46,7 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
 
 /// Rotates x [tokens, heads, dim] by positions i32 [tokens] into `out` (may be x), as
 /// `RopeSpec` says (without its explicit_*_positions, which speak of attention); elements past
-/// rotary_dim are copied. Angles are accurate to 1e-4 rad up to
-/// position 2^20.
+/// rotary_dim are copied. Angles are accurate to 1e-4 rad up to position 2^20.
 void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
                 const RopeSpec& rope, const Tensor& out, Stream stream = {});
 

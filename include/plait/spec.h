@@ -77,8 +77,7 @@ struct AttentionSpec {
   std::int32_t page_size = 16;  // tokens per page; 1 for ragged
 
   MaskKind mask = MaskKind::kCausal;
-  std::int32_t window_left =
-      -1;  // W >= 0: key j is visible from row i if j >= pos_i - W; -1 is off
+  std::int32_t window_left = -1;  // W >= 0: row i sees key j only if j >= pos_i - W; -1 is off
 
   std::optional<double> sm_scale;  // none: 1/sqrt(head_dim_qk); 0 weighs all visible keys alike
   double logits_soft_cap = 0.0;    // 0 is off

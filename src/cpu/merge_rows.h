@@ -8,15 +8,10 @@
 #include <cstdint>
 
 #include "core/device/state.h"
+#include "core/host_math.h"
 #include "cpu/kernel_table.h"
 
 namespace plait::cpu {
-
-struct HostMath {
-  static float exp(float x) { return std::exp(x); }
-  static float log(float x) { return std::log(x); }
-  static double log(double x) { return std::log(x); }
-};
 
 /// (o_a, lse_a) becomes the merge of partial results a and b of `dim` elements: states, or sums.
 template <bool kSum>

@@ -14,14 +14,10 @@
 #include <limits>
 #include <vector>
 
+#include "core/host_math.h"
+
 namespace plait::device {
 namespace {
-
-struct HostMath {
-  static float exp(float x) { return std::exp(x); }
-  static float log(float x) { return std::log(x); }
-  static double log(double x) { return std::log(x); }
-};
 
 constexpr float kEpsilon = std::numeric_limits<float>::epsilon();
 
