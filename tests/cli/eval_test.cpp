@@ -191,6 +191,12 @@ TEST_F(EvalTest, BatchWritesNothingOverAFileThatItNames) {
   EXPECT_EQ(test::content_of(first), problem);
   EXPECT_EQ(test::content_of(second), problem);
   EXPECT_TRUE(fs::exists(path("1")));
+  // A bare name, before its file is there and after.
+  write("names", first + " - new\n" + second + " - ./new\n");
+  const Ran twice =
+      test::Tool::shell("cd '" + path(".") + "' && \"$PLAIT\" eval --batch names").finish();
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_EQ(lines_of(twice.err), 1) << twice.err;
 }
 
 TEST_F(EvalTest, CheckListsRunsAndRefuses) {

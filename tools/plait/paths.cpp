@@ -25,7 +25,9 @@ std::vector<std::string> identities_of(const std::string& path) {
     out.push_back(std::to_string(facts.st_dev) + ":" + std::to_string(facts.st_ino));
   }
   std::error_code error;
-  const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);
+  // Of a relative path that is not there yet, weakly_canonical alone leaves it relative.
+  const std::filesystem::path whole =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
   if (!error) out.push_back(whole.string());
   return out;
 }
