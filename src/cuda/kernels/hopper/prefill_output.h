@@ -1,0 +1,175 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Finished rows of the prefill kernel, on their way to global memory.
+#pragma once
+
+#include "cuda/kernels/hopper/merge.h"
+#include "cuda/kernels/hopper/prefill_tile.h"
+
+namespace plait::device::hopper {
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+/// Whether finished rows are rearranged in the queries' buffer. Queries that have only one leave it
+/// as soon as the last logits are there, or the next ones would come late.
+template <class C>
+inline constexpr bool kStagedOutput = C::kQStages > 1;
+
+/// The 16 rows of a warp, `first` of them and later ones for the output, and what this thread's two
+/// are multiplied by.
+struct OutputRows {
+  i32 fused0, first, kv_head;
+  bool empty[2];  // no key seen
+  float scale[2];
+};
+/// Two neighbouring finished elements of row `r`, of columns 8 * block + 2 * (lane % 4) and next.
+template <i32 kCount>
+PLAIT_DEVICE float2 finished(const OutputRows& out, const float (&o)[kCount], i32 block, i32 r) {
+  if (out.empty[r]) return float2{0.0F, 0.0F};
+  return float2{o[block * 4 + r * 2] * out.scale[r], o[block * 4 + r * 2 + 1] * out.scale[r]};
+}
+template <class C, i32 kCount>
+PLAIT_DEVICE u32 packed(const OutputRows& out, const float (&o)[kCount], i32 block, i32 r) {
+  const float2 value = finished(out, o, block, r);
+  return pack<C>(value.x, value.y);
+}
+template <class C>
+PLAIT_DEVICE uint4* output_row(const Params& p, const OutputRows& out, i32 row) {
+  const RowHead at = row_head<C>(p, out.fused0 + row, out.kv_head);
+  return reinterpret_cast<uint4*>(static_cast<u16*>(p.o) + at.row * p.o_stride_row +
+                                  at.head * p.o_stride_head);
+}
+
+/// Rearranged in shared memory: a warp stores whole rows.
+template <class C, class Release>
+PLAIT_DEVICE void write_staged(const Params& p, const OutputRows& out,
+                               const float (&o)[C::kHeadDim / 2], i32 warp, u32 staging,
+                               Release&& release) {
+  constexpr i32 kChunks = C::kHeadDim / 8;  // of 16 bytes in a row
+  constexpr i32 kRows = 32 / kChunks;       // rows per pass of the warp
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+  const u32 matrix_row = static_cast<u32>(warp * 16 + (lane & 15));
+#pragma unroll
+  for (i32 block = 0; block < C::kHeadDim / 8; block += 2) {
+    const u32 pair = static_cast<u32>(block) / 2;
+    store_matrices(staging + (pair >> 2) * kQPartBytes +
+                       swizzle128(matrix_row, (pair & 3) * 2 + static_cast<u32>(lane >> 4)),
+                   packed<C>(out, o, block, 0), packed<C>(out, o, block, 1),
+                   packed<C>(out, o, block + 1, 0), packed<C>(out, o, block + 1, 1));
+  }
+  __syncwarp();
+  uint4 values[16 / kRows];
+  const i32 chunk = lane % kChunks;
+#pragma unroll
+  for (i32 pass = 0; pass < 16 / kRows; ++pass) {
+    const u32 row = static_cast<u32>(warp * 16 + pass * kRows + lane / kChunks);
+    const u32 column = static_cast<u32>(chunk);
+    values[pass] =
+        load_shared16(staging + (column >> 3) * kQPartBytes + swizzle128(row, column & 7));
+  }
+  release();
+#pragma unroll
+  for (i32 pass = 0; pass < 16 / kRows; ++pass) {
+    const i32 row = pass * kRows + lane / kChunks;
+    // As an intrinsic: a plain assignment of a uint4 becomes four stores of 4 bytes.
+    if (row >= out.first) __stcg(output_row<C>(p, out, row) + chunk, values[pass]);
+  }
+}
+
+/// Word i of lane j of four becomes word j of lane i.
+PLAIT_DEVICE void transpose_words(u32 (&word)[4]) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+#pragma unroll
+  for (i32 bit = 1; bit <= 2; bit <<= 1) {
+    const bool high = (lane & bit) != 0;
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) {
+      if ((i & bit) != 0) continue;
+      const u32 sent = high ? word[i] : word[i | bit];
+      const u32 got = __shfl_xor_sync(~0U, sent, bit);
+      word[i] = high ? got : word[i];
+      word[i | bit] = high ? word[i | bit] : got;
+    }
+  }
+}
+
+/// Rearranged among the four lanes that share a row: each stores 16 of 64 bytes.
+template <class C>
+PLAIT_DEVICE void write_shuffled(const Params& p, const OutputRows& out,
+                                 const float (&o)[C::kHeadDim / 2]) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+#pragma unroll
+  for (i32 r = 0; r < 2; ++r) {
+    const i32 row = lane / 4 + 8 * r;
+    uint4* to = output_row<C>(p, out, max_of(row, out.first)) + (lane & 3);
+#pragma unroll
+    for (i32 i = 0; i < C::kHeadDim / 8; i += 4) {
+      u32 word[4];
+#pragma unroll
+      for (i32 j = 0; j < 4; ++j) word[j] = packed<C>(out, o, i + j, r);
+      transpose_words(word);
+      if (row >= out.first) __stcg(to + i, uint4{word[0], word[1], word[2], word[3]});
+    }
+  }
+}
+
+/// Finished rows of one warpgroup, 16 per warp; `release` is called when `staging`, the queries'
+/// buffer, is free (kStagedOutput).
+template <class C, class Release>
+PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
+                             const float (&o)[C::kHeadDim / 2], const RowState& rows, i32 group,
+                             u32 staging, Release&& release) {
+  const i32 thread = fresh_thread_index();  // else rows are kept since the ranges were computed
+  const i32 lane = thread & 31;
+  const i32 warp = thread / 32 & 3;
+  const i32 row0 = warpgroup_row(w, group) + warp * 16;        // of this warp, in the item
+  const i32 first = max_of(group * kWarpgroupRows - row0, 0);  // of the warp's 16 that counts
+  if (first >= 16) {
+    release();
+    return;
+  }
+  OutputRows out{w.fused_row_begin + row0, first, kv_head, {}, {}};
+  const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
+  const bool wide = state_row >= 0 || p.write_state != 0;
+#pragma unroll
+  for (i32 r = 0; r < 2; ++r) {
+    float sum = rows.sum[r];
+    sum += __shfl_xor_sync(~0U, sum, 1);
+    sum += __shfl_xor_sync(~0U, sum, 2);
+    const float lse = natural_lse(rows.max[r], sum);
+    out.empty[r] = sum == 0.0F;
+    out.scale[r] = v_scale(p, kv_head) / sum;
+    const i32 row = lane / 4 + 8 * r;
+    const RowHead at = row_head<C>(p, out.fused0 + max_of(row, first), kv_head);
+    if (!wide && p.sink != nullptr) out.scale[r] *= sink_factor<DeviceMath>(lse, p.sink[at.head]);
+    if (row < first) continue;
+    if ((lane & 3) == 0) {
+      if (state_row >= 0) {
+        __stcg(p.state_lse + state_row + row0 + row, lse);
+      } else if (p.lse != nullptr) {
+        p.lse[at.row * p.lse_stride_row + at.head * p.lse_stride_head] = lse;
+      }
+    }
+    if (wide) {
+      float* to =
+          state_row >= 0
+              ? p.state_o + static_cast<i64>(state_row + row0 + row) * C::kHeadDim
+              : static_cast<float*>(p.o) + at.row * p.o_stride_row + at.head * p.o_stride_head;
+#pragma unroll
+      for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
+        __stcg(reinterpret_cast<float2*>(to + i * 8 + (lane & 3) * 2), finished(out, o, i, r));
+      }
+    }
+  }
+  if (wide) {
+    release();
+  } else if constexpr (kStagedOutput<C>) {
+    write_staged<C>(p, out, o, warp, staging, release);
+  } else {
+    write_shuffled<C>(p, out, o);
+  }
+}
+
+#endif
+
+}  // namespace plait::device::hopper
