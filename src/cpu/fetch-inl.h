@@ -44,10 +44,13 @@ class Fetcher {
     return place;
   }
 
+  template <int kElementSize>
   static HWY_INLINE void fetch(const char* const*& place) {
+    // f32 leaves time to ask once more.
+    constexpr int kAsks = kElementSize == 4 ? 5 : 4;
 #pragma GCC unroll 8
-    for (const int distance : kDistances) {
-      const char* piece = place[distance / kPiece];
+    for (int ask = 0; ask < kAsks; ++ask) {
+      const char* piece = place[kDistances[ask] / kPiece];
 #pragma GCC unroll 8
       for (int line = 0; line < kPiece; line += 64) prefetch_line(piece + line);
     }
@@ -72,7 +75,7 @@ class Fetcher {
  private:
   // A processor that finds all its miss buffers taken drops a prefetch. So each line is asked for
   // again and again as it comes nearer, which costs little if it is there.
-  static constexpr int kDistances[4] = {20480, 16384, 12288, 4096};
+  static constexpr int kDistances[5] = {20480, 16384, 12288, 4096, 8192};
   static constexpr std::ptrdiff_t kFarthest = kDistances[0] / kPiece + 1;
   static constexpr std::ptrdiff_t kCapacity = kFarthest + 1024;
   // More spans than these, of caches with gaps between the heads, are not fetched.

@@ -108,8 +108,8 @@ HWY_INLINE void score_keys(const typename Keys::Query* q, std::ptrdiff_t q_ld,
                            const typename Keys::Element* const* k, int dim, float scale, float* s,
                            std::ptrdiff_t s_ld, [[maybe_unused]] const char* const* place) {
   constexpr int kStep = Keys::kStep;
-  constexpr int kStepsApart =
-      std::max(1, kPiece / (4 * kStep * static_cast<int>(sizeof(typename Keys::Element))));
+  constexpr int kSize = sizeof(typename Keys::Element);
+  constexpr int kStepsApart = std::max(1, kPiece / (4 * kStep * kSize));
   const DF df;
   const auto* k0 = k[0];
   const auto* k1 = k[1];
@@ -124,14 +124,14 @@ HWY_INLINE void score_keys(const typename Keys::Query* q, std::ptrdiff_t q_ld,
   int i = 0;
   for (; i + kStep <= dim; i += kStep) {
     if constexpr (kFetch) {
-      if (i / kStep % kStepsApart == 0) Fetcher::fetch(place);
+      if (i / kStep % kStepsApart == 0) Fetcher::fetch<kSize>(place);
     }
     accumulate_keys<Keys, R>(acc, q + i, q_ld, Keys::load(k0 + i), Keys::load(k1 + i),
                              Keys::load(k2 + i), Keys::load(k3 + i));
   }
   if (i < dim) {
     const int rest = dim - i;
-    if constexpr (kFetch) Fetcher::fetch(place);
+    if constexpr (kFetch) Fetcher::fetch<kSize>(place);
     accumulate_keys<Keys, R>(acc, q + i, q_ld, Keys::load_first(k0 + i, rest),
                              Keys::load_first(k1 + i, rest), Keys::load_first(k2 + i, rest),
                              Keys::load_first(k3 + i, rest));
@@ -177,7 +177,7 @@ HWY_INLINE void fold_values(const StreamStep& t, int row, const float* alpha, in
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) x[n] = Load::load(v + n * kLanes);
     if constexpr (kFetch) {
-      if (key % kKeysApart == 0) Fetcher::fetch(place);
+      if (key % kKeysApart == 0) Fetcher::fetch<kSize>(place);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
