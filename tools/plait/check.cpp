@@ -206,7 +206,8 @@ class Suite {
         static_cast<long long>(totals_.runs), totals_.worst, seconds,
         static_cast<unsigned long long>(options_.seed),
         out_of_time() ? " (stopped by --time-limit)" : "");
-    return totals_.failed > 0 ? kExitFailed : 0;
+    if (totals_.failed > 0) return kExitFailed;
+    return totals_.passed > 0 ? 0 : kExitRefused;  // who declines everything has shown nothing
   }
 
  private:
