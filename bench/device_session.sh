@@ -98,6 +98,8 @@ seed=$((10#$(date +%j)))  # other problems every day; the logs name it
 jobs=$(nproc)
 replay=(--geometry llama-3.1-8b --workload sharegpt-like --limit 32)
 suites='cuda field conformance' gpu_tests='*Gpu*' operations='GpuOperations.*'
+# Compares the device's free memory, which other processes change.
+alone='GpuRuntime.OutOfMemory*'
 if ((tiny)); then
   filter=(--filter random/) sanitized=1 jobs=1 suites=cuda gpu_tests='GpuRuntime.Current*'
   operations='GpuOperations.MergeState'
@@ -116,10 +118,14 @@ for family in ${families//,/ }; do
   fi
 done
 if wanted tests; then
+  shards='for ((i = 0; i < GTEST_TOTAL_SHARDS; ++i)); do GTEST_SHARD_INDEX=$i "$@" & pids+=($!); done
+    for pid in "${pids[@]}"; do wait "$pid" || failed=1; done; exit "${failed:-0}"'
   for suite in $suites; do
     tests=$(find_binary "plait_${suite}_test")
     if [[ -n $tests ]]; then
-      step "tests_$suite" $((seconds + grace)) "$tests" --gtest_filter="$gpu_tests"
+      GTEST_TOTAL_SHARDS=$(((jobs + 1) / 2)) step "tests_$suite" $((seconds + grace)) \
+        bash -c "$shards" shards "$tests" --gtest_filter="$gpu_tests-$alone"
+      [[ $suite != cuda ]] || ((tiny)) || step tests_alone "$seconds" "$tests" --gtest_filter="$alone"
     else
       skip "tests_$suite" "no plait_${suite}_test beside plait"
     fi
