@@ -24,7 +24,7 @@ inline constexpr int kMaxRank = 6;
 /// elements, may be zero or negative, and need not be ordered. Same meaning as DLTensor
 /// (byte_offset already added to `data`). Inputs are passed as Tensors too and never written.
 struct Tensor {
-  void* data = nullptr;
+  void* data = nullptr;  // a multiple of the size of an element
   DType dtype = DType::kF32;
   Device device;
   std::int32_t rank = 0;

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/tensor_checks.h"
 
+#include <cstdint>
 #include <utility>
 
 namespace plait::detail {
@@ -17,6 +18,15 @@ std::string device_text(Device d) {
 
 /// Whether all of its extents are in the arrays of a Tensor.
 bool has_rank(const Tensor& t) { return t.rank >= 0 && t.rank <= kMaxRank; }
+
+void require_aligned_elements(const char* name, const Tensor& t) {
+  const auto size = static_cast<std::uintptr_t>(size_of(t.dtype));
+  const std::uintptr_t past = reinterpret_cast<std::uintptr_t>(t.data) % size;
+  if (past == 0) return;
+  refuse(name,
+         "an address " + std::to_string(past) + " bytes past a multiple of " + std::to_string(size),
+         "an address that is a multiple of " + std::to_string(size) + ", the size of an element");
+}
 
 }  // namespace
 
@@ -54,6 +64,7 @@ void TensorChecker::dtype(const char* name, const Tensor& t, DType expected) con
     refuse(std::string(name) + ".dtype", std::string(to_string(t.dtype)),
            std::string(to_string(expected)));
   }
+  require_aligned_elements(name, t);
 }
 
 void TensorChecker::float_dtype(const char* name, const Tensor& t) const {
@@ -61,6 +72,7 @@ void TensorChecker::float_dtype(const char* name, const Tensor& t) const {
     refuse(std::string(name) + ".dtype", std::string(to_string(t.dtype)),
            "f32, f16, bf16, f8_e4m3 or f8_e5m2");
   }
+  require_aligned_elements(name, t);
 }
 
 void TensorChecker::shape(const char* name, const Tensor& t,

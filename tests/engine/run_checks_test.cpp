@@ -73,6 +73,8 @@ TEST_F(RunChecks, NamesEachWrongOperand) {
        [](RunChecks& t) {
          t.args.q.device = {DeviceKind::kCuda, 1};
        }},
+      {"q", [](RunChecks& t) { t.args.q.data = static_cast<char*>(t.args.q.data) + 2; }},
+      {"page_ids[0]", [](RunChecks& t) { t.ids.data = static_cast<char*>(t.ids.data) + 1; }},
       {"q.dtype", [](RunChecks& t) { t.args.q.dtype = DType::kF16; }},
       {"q.shape", [](RunChecks& t) { t.args.q.shape[0] = 2; }},
       {"q.shape", [](RunChecks& t) { t.args.q.rank = 2; }},
