@@ -44,7 +44,8 @@ i32 tokens_that_fit(const TileClass& tile, const Task& task, i64 room) {
 /// Lays a task after those before it: place(team) for each of its items, cut(slot) between them.
 template <class Place, class Cut>
 void lay_task(const TileClass& tile, const Task& task, Lane& lane, Place&& place, Cut&& cut) {
-  if (task.needs_state == 0 && lane.load + task.cost <= lane.level) {  // nearly all
+  // Nearly all: they fit whole, and what they cost as one item is known.
+  if (task.needs_state == 0 && lane.load + task.cost <= lane.level) {
     lane.place(task.tile_class, task.cost);
     place(lane.team);
     return;
