@@ -49,7 +49,9 @@ struct PlanSummary {
 };
 
 /// Operands of one layer. Every tensor lives on the engine's device, except that the CPU takes
-/// host memory. Shapes use total_q = qo_indptr.back() of the plan.
+/// host memory. Shapes use total_q = qo_indptr.back() of the plan. What is read may share memory;
+/// `o` and `lse` share none with each other or with anything else, except as views of one buffer
+/// that are apart modulo a stride of either (rows of q beside rows of o).
 struct RunArgs {
   std::int32_t group = 0;  // which layer group of the plan
   Tensor q;                // [total_q, num_qo_heads, head_dim_qk], q_dtype, innermost stride 1

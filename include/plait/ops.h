@@ -1,9 +1,11 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // Free operations. Every tensor of a call lives on `engine`'s device; inputs and outputs may be
-// strided (elements of a row contiguous, no stride of 0 in an output); an output may be one of the
-// inputs where "in place" is said. What does not fit is refused with Error{kInvalidArgument} naming
-// the tensor, before anything is written.
+// strided (elements of a row contiguous). What is written needs a place for each of its elements
+// and shares no byte with another tensor of the call: the two lie apart, or apart modulo a stride
+// of either, as views of one interleaved buffer do. Where "in place" is said an output may be that
+// very input, shape and strides alike. What does not fit is refused with Error{kInvalidArgument}
+// naming the tensor, before anything is written.
 #pragma once
 
 #include <span>
@@ -14,7 +16,7 @@ namespace plait {
 
 /// Merges two softmax states over disjoint key sets, natural-base lse.
 /// o_*: [rows, heads, dim] any float dtype (arithmetic in f32); lse_*: f32 [rows, heads].
-/// `mask` (optional, u8 [rows]): rows with 0 keep state a. In place: (o, lse) may be (o_a, lse_a).
+/// `mask` (optional, u8 [rows]): rows with 0 keep state a. In place: o may be o_a, and lse lse_a.
 /// The empty state (0, -inf) is the neutral element; merging with it keeps the other bit for bit.
 void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
                  const Tensor& lse_b, const Tensor& o, const Tensor& lse, const Tensor& mask = {},
@@ -37,14 +39,16 @@ void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& l
 /// [requests + 1], page_ids i32. k and v have one dtype, so have the caches; it either equals the
 /// caches' or is wider. Values are divided in f32 by k_scale / v_scale (finite, not 0) and the
 /// quotients converted, both to nearest even; fp8 saturates. Two tokens for one slot are the
-/// caller's error. On the host an index out of range is refused before anything is written.
+/// caller's error. On the host an index out of range is refused before anything is written. The two
+/// caches may be one latent cache only if v is k's rows, or their beginnings, as v_cache is
+/// k_cache's.
 void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
                      const Tensor& batch_indices, const Tensor& positions,
                      const Tensor& page_indptr, const Tensor& page_ids, const Tensor& k_cache,
                      const Tensor& v_cache, KvLayout layout, float k_scale = 1.0F,
                      float v_scale = 1.0F, Stream stream = {});
 
-/// Rotates x [tokens, heads, dim] by positions i32 [tokens] into `out` (may be x), as
+/// Rotates x [tokens, heads, dim] by positions i32 [tokens] into `out` (in place: may be x), as
 /// `RopeSpec` says (without its explicit_*_positions, which speak of attention); elements past
 /// rotary_dim are copied. Angles are accurate to 1e-4 rad up to position 2^20.
 void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,

@@ -4,10 +4,12 @@
 // Operations do the work.
 #include "plait/ops.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "engine/attention_impl.h"
+#include "engine/shared_memory.h"
 #include "engine/tensor_checks.h"
 
 namespace plait {
@@ -15,6 +17,7 @@ namespace {
 
 using detail::refuse;
 using detail::TensorChecker;
+using detail::WrittenOperand;
 
 /// o: [rows, heads, dim] float, elements of a row contiguous.
 void check_rows(const TensorChecker& check, const char* name, const Tensor& o, std::int64_t rows,
@@ -26,19 +29,19 @@ void check_rows(const TensorChecker& check, const char* name, const Tensor& o, s
   check.unit_stride(name, o);
 }
 
-/// The same for a tensor that is written.
-void check_result(const TensorChecker& check, const char* name, const Tensor& o, std::int64_t rows,
-                  std::int64_t heads, std::int64_t dim) {
-  check_rows(check, name, o, rows, heads, dim);
-  check.no_broadcast(name, o);
-}
-
 void check_lse(const TensorChecker& check, const char* name, const Tensor& lse, std::int64_t rows,
                std::int64_t heads) {
   check.defined(name, lse, "the natural-base lse of a state");
   check.on_device(name, lse);
   check.dtype(name, lse, DType::kF32);
   check.shape(name, lse, {rows, heads}, "(rows, heads)");
+}
+
+/// Whether the rows of the narrower are the beginnings of the other's.
+bool same_rows(Tensor a, Tensor b) {
+  const auto last = static_cast<std::size_t>(a.rank - 1);
+  a.shape[last] = b.shape[last] = std::min(a.shape[last], b.shape[last]);
+  return detail::same_places(a, b);
 }
 
 std::int64_t extent(const Tensor& t, std::size_t axis, const char* name, std::int32_t rank) {
@@ -71,16 +74,28 @@ void merge_state(const Engine& engine, const Tensor& o_a, const Tensor& lse_a, c
   const std::int64_t dim = inner_extent(o_a, 2, "o_a", 3);
   check_rows(check, "o_a", o_a, rows, heads, dim);
   check_rows(check, "o_b", o_b, rows, heads, dim);
-  check_result(check, "o", o, rows, heads, dim);
+  check_rows(check, "o", o, rows, heads, dim);
   check_lse(check, "lse_a", lse_a, rows, heads);
   check_lse(check, "lse_b", lse_b, rows, heads);
   check_lse(check, "lse", lse, rows, heads);
-  check.no_broadcast("lse", lse);
   if (mask.defined()) {
     check.on_device("mask", mask);
     check.dtype("mask", mask, DType::kU8);
     check.shape("mask", mask, {rows}, "(rows)");
   }
+  const WrittenOperand written("o", o);
+  written.apart_from_or_in_place_of("o_a", o_a);
+  written.apart_from("o_b", o_b);
+  written.apart_from("lse_a", lse_a);
+  written.apart_from("lse_b", lse_b);
+  written.apart_from("mask", mask);
+  const WrittenOperand written_lse("lse", lse);
+  written_lse.apart_from_or_in_place_of("lse_a", lse_a);
+  written_lse.apart_from("lse_b", lse_b);
+  written_lse.apart_from("o_a", o_a);
+  written_lse.apart_from("o_b", o_b);
+  written_lse.apart_from("mask", mask);
+  written_lse.apart_from("o", o);
   detail::operations_of(engine).merge_state(o_a, lse_a, o_b, lse_b, o, lse, mask, stream);
 }
 
@@ -97,9 +112,15 @@ void merge_states(const Engine& engine, const Tensor& o_states, const Tensor& ls
   check.on_device("lse_states", lse_states);
   check.dtype("lse_states", lse_states, DType::kF32);
   check.shape("lse_states", lse_states, {rows, states, heads}, "(rows, num_states, heads)");
-  check_result(check, "o", o, rows, heads, dim);
+  check_rows(check, "o", o, rows, heads, dim);
   check_lse(check, "lse", lse, rows, heads);
-  check.no_broadcast("lse", lse);
+  const WrittenOperand written("o", o);
+  written.apart_from("o_states", o_states);
+  written.apart_from("lse_states", lse_states);
+  const WrittenOperand written_lse("lse", lse);
+  written_lse.apart_from("lse_states", lse_states);
+  written_lse.apart_from("o_states", o_states);
+  written_lse.apart_from("o", o);
   detail::operations_of(engine).merge_states(o_states, lse_states, o, lse, stream);
 }
 
@@ -110,9 +131,13 @@ void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& l
   const std::int64_t heads = inner_extent(o_state, 1, "o_state", 3);
   const std::int64_t dim = inner_extent(o_state, 2, "o_state", 3);
   check_rows(check, "o_state", o_state, rows, heads, dim);
-  check_result(check, "o", o, rows, heads, dim);
+  check_rows(check, "o", o, rows, heads, dim);
   check_lse(check, "lse_state", lse_state, rows, heads);
   if (sink.defined()) check.vector("sink", sink, DType::kF32, heads, true);
+  const WrittenOperand written("o", o);
+  written.apart_from("o_state", o_state);
+  written.apart_from("lse_state", lse_state);
+  written.apart_from("sink", sink);
   detail::operations_of(engine).finalize_state(o_state, lse_state, sink, o, stream);
 }
 
@@ -140,7 +165,6 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
                   "(num_pages, num_kv_heads, page_size, head_dim)");
     }
     check.unit_stride(name, cache);
-    check.no_broadcast(name, cache);
     if (source.dtype != cache.dtype && size_of(source.dtype) <= size_of(cache.dtype)) {
       refuse(std::string(name) + ".dtype", std::string(to_string(cache.dtype)),
              "the dtype of the appended tokens (" + std::string(to_string(source.dtype)) +
@@ -166,6 +190,21 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
   };
   check_scale("k_scale", k_scale);
   check_scale("v_scale", v_scale);
+  const auto check_written = [&](const char* name, const Tensor& cache) {
+    const WrittenOperand written(name, cache);
+    written.apart_from("k", k);
+    written.apart_from("v", v);
+    written.apart_from("batch_indices", batch_indices);
+    written.apart_from("positions", positions);
+    written.apart_from("page_indptr", page_indptr);
+    written.apart_from("page_ids", page_ids);
+    return written;
+  };
+  check_written("k_cache", k_cache);
+  const WrittenOperand written_v = check_written("v_cache", v_cache);
+  // A latent cache gets the same values at the same places twice.
+  const bool latent = same_rows(k, v) && same_rows(k_cache, v_cache) && k_scale == v_scale;
+  if (!latent) written_v.apart_from("k_cache", k_cache);
   if (tokens == 0) return;
   detail::operations_of(engine).append_paged_kv(k, v, batch_indices, positions, page_indptr,
                                                 page_ids, k_cache, v_cache, layout, k_scale,
@@ -179,7 +218,7 @@ void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
   const std::int64_t heads = inner_extent(x, 1, "x", 3);
   const std::int64_t dim = inner_extent(x, 2, "x", 3);
   check_rows(check, "x", x, tokens, heads, dim);
-  check_result(check, "out", out, tokens, heads, dim);
+  check_rows(check, "out", out, tokens, heads, dim);
   if (out.dtype != x.dtype) {
     refuse("out.dtype", std::string(to_string(out.dtype)),
            std::string(to_string(x.dtype)) + ", as x");
@@ -192,6 +231,9 @@ void apply_rope(const Engine& engine, const Tensor& x, const Tensor& positions,
   refuse_explicit("rope.explicit_q_positions", rope.explicit_q_positions);
   refuse_explicit("rope.explicit_k_positions", rope.explicit_k_positions);
   validate_rope(rope, static_cast<std::int32_t>(dim));
+  const WrittenOperand written("out", out);
+  written.apart_from_or_in_place_of("x", x);
+  written.apart_from("positions", positions);
   if (tokens == 0) return;
   detail::operations_of(engine).apply_rope(x, positions, rope, out, stream);
 }

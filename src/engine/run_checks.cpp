@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/plan_facts.h"
+#include "engine/shared_memory.h"
 #include "engine/tensor_checks.h"
 
 namespace plait::detail {
@@ -90,17 +91,36 @@ void check_outputs(const TensorChecker& check, const AttentionSpec& spec, const 
   check.shape("o", args.o, {facts.total_q, spec.num_qo_heads, spec.head_dim_vo},
               "(total_q, num_qo_heads, head_dim_vo)");
   check.unit_stride("o", args.o);
-  check.no_broadcast("o", args.o);
   const bool has_lse = spec.reduction == Reduction::kSoftmax;
   if (args.lse.defined()) {
     if (!has_lse) refuse("lse", "a tensor", "nothing: a sum reduction has no lse");
     check.on_device("lse", args.lse);
     check.dtype("lse", args.lse, DType::kF32);
     check.shape("lse", args.lse, {facts.total_q, spec.num_qo_heads}, "(total_q, num_qo_heads)");
-    check.no_broadcast("lse", args.lse);
   } else if (args.state && has_lse) {
     refuse("lse", "nothing", "a tensor: a mergeable state is (o, lse)");
   }
+}
+
+/// What is read may share memory as it likes; K and V often do.
+void check_written(const char* name, const Tensor& written, const RunArgs& args) {
+  const WrittenOperand memory(name, written);
+  memory.apart_from("q", args.q);
+  memory.apart_from("k", args.k);
+  memory.apart_from("v", args.v);
+  for (std::size_t v = 0; v < args.page_ids.size(); ++v) {
+    memory.apart_from("page_ids", args.page_ids[v], static_cast<int>(v));
+  }
+  for (std::size_t v = 0; v < args.positions.size(); ++v) {
+    memory.apart_from("positions", args.positions[v], static_cast<int>(v));
+  }
+  memory.apart_from("custom_mask", args.custom_mask);
+  memory.apart_from("alibi_slopes", args.alibi_slopes);
+  memory.apart_from("sink", args.sink);
+  memory.apart_from("q_rope_positions", args.q_rope_positions);
+  memory.apart_from("k_rope_positions", args.k_rope_positions);
+  memory.apart_from("k_scales", args.k_scales);
+  memory.apart_from("v_scales", args.v_scales);
 }
 
 }  // namespace
@@ -137,6 +157,11 @@ void validate_run(const AttentionSpec& spec, const PlanFacts& facts, const RunAr
   check_scale("v_scale", args.v_scale, spec.v_scale_per_head, check, "v_scales", args.v_scales,
               spec.num_kv_heads);
   check_outputs(check, spec, facts, args);
+  check_written("o", args.o, args);
+  if (args.lse.defined()) {
+    check_written("lse", args.lse, args);
+    WrittenOperand("lse", args.lse).apart_from("o", args.o);
+  }
 }
 
 }  // namespace plait::detail

@@ -102,16 +102,6 @@ void TensorChecker::unit_stride(const char* name, const Tensor& t) const {
   }
 }
 
-void TensorChecker::no_broadcast(const char* name, const Tensor& t) const {
-  for (std::int32_t axis = 0; axis < t.rank; ++axis) {
-    const auto a = static_cast<std::size_t>(axis);
-    if (t.shape[a] > 1 && t.strides[a] == 0) {
-      refuse(std::string(name) + ".strides", "0 on axis " + std::to_string(axis),
-             "a place of its own for every element that is written");
-    }
-  }
-}
-
 void TensorChecker::vector(const char* name, const Tensor& t, DType type, std::int64_t size,
                            bool exact) const {
   if (!t.defined()) {

@@ -31,8 +31,6 @@ class TensorChecker {
              const char* meaning) const;
   /// Elements along the last axis are contiguous.
   void unit_stride(const char* name, const Tensor& t) const;
-  /// No two elements share an address through a stride of 0: what is written needs a place each.
-  void no_broadcast(const char* name, const Tensor& t) const;
   /// A contiguous one-dimensional operand of exactly (or at least) `size` elements.
   void vector(const char* name, const Tensor& t, DType type, std::int64_t size, bool exact) const;
   /// `vector` if `asked`, else the operand must be absent.

@@ -35,7 +35,8 @@ class RunChecks : public testing::Test {
     args.v = args.k;
     ids = Tensor::contiguous(ints.data(), DType::kI32, {5});
     args.page_ids = {&ids, 1};
-    args.o = args.q;
+    results.resize(3 * 4 * 8);
+    args.o = Tensor::contiguous(results.data(), DType::kF32, {3, 4, 8});
   }
 
   /// The field that a refusal of the current arguments names; empty if they are accepted.
@@ -55,6 +56,7 @@ class RunChecks : public testing::Test {
   RunArgs args;
   Tensor ids;
   std::vector<float> floats;
+  std::vector<float> results;
   std::vector<std::int32_t> ints;
   std::vector<std::uint8_t> bytes;
 };
@@ -162,6 +164,41 @@ TEST_F(RunChecks, NamesEachWrongOperand) {
     EXPECT_EQ(refused(), c.field) << "case " << index;
     ++index;
   }
+}
+
+TEST_F(RunChecks, WhatIsWrittenIsApartFromWhatElseIsUsed) {
+  spec.sink = true;
+  std::vector<float> more(256);
+  args.sink = Tensor::contiguous(more.data(), DType::kF32, {4});
+  const auto lse_at = [](void* data) { return Tensor::contiguous(data, DType::kF32, {3, 4}); };
+  args.lse = lse_at(more.data() + 8);
+  EXPECT_EQ(refused(), "");
+  const Tensor o0 = args.o;
+  for (void* shared : {static_cast<void*>(floats.data()), static_cast<void*>(more.data())}) {
+    args.o.data = shared;
+    EXPECT_EQ(refused(), "o");
+  }
+  args.o.data = more.data() + 19;
+  EXPECT_EQ(refused(), "lse");
+  args.o = o0;
+  // q and o side by side in one buffer.
+  Tensor both = Tensor::contiguous(more.data() + 32, DType::kF32, {3, 8, 8});
+  both.shape[1] = 4;
+  args.q = both;
+  args.o = both;
+  args.o.data = more.data() + 64;
+  EXPECT_EQ(refused(), "");
+  args.o.data = more.data() + 63;
+  EXPECT_EQ(refused(), "o");
+  args.o = o0;
+  for (void* shared : {static_cast<void*>(floats.data()), static_cast<void*>(more.data()),
+                       static_cast<void*>(results.data()), static_cast<void*>(more.data() + 32)}) {
+    args.lse = lse_at(shared);
+    EXPECT_EQ(refused(), "lse");
+  }
+  args.lse = Tensor::contiguous(more.data() + 8, DType::kF32, {3, 4});
+  ids.data = more.data() + 8;
+  EXPECT_EQ(refused(), "lse");
 }
 
 TEST(PageIds, OutOfThePoolIsRefusedWithViewAndEntry) {

@@ -1,0 +1,144 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "engine/shared_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+
+#include "engine/tensor_checks.h"
+
+namespace plait::detail {
+namespace {
+
+// Unsigned throughout: extents and strides are a caller's, and their products wrap as addresses do.
+using Size = std::uint64_t;
+
+Size magnitude(std::int64_t stride) {
+  return stride < 0 ? 0 - static_cast<Size>(stride) : static_cast<Size>(stride);
+}
+
+/// Bytes from one element of an axis to the next, whatever the direction.
+Size step_of(const Tensor& t, std::int32_t axis) {
+  return magnitude(t.strides[static_cast<std::size_t>(axis)]) * static_cast<Size>(size_of(t.dtype));
+}
+
+/// Bytes before and after a tensor's first element that the axes reach for which `counts` holds.
+struct Reach {
+  Size before = 0;
+  Size after = 0;
+};
+template <class Counts>
+Reach reach_of(const Tensor& t, Counts counts) {
+  Reach reach;
+  reach.after = static_cast<Size>(size_of(t.dtype));
+  for (std::int32_t axis = 0; axis < t.rank; ++axis) {
+    const auto a = static_cast<std::size_t>(axis);
+    const Size step = step_of(t, axis);
+    if (t.shape[a] <= 1 || !counts(step)) continue;
+    (t.strides[a] < 0 ? reach.before : reach.after) += static_cast<Size>(t.shape[a] - 1) * step;
+  }
+  return reach;
+}
+
+/// Places modulo `modulus`: axes whose steps are its multiples stay in place.
+struct Arc {
+  Size begin;
+  Size length;
+};
+Arc arc_of(const Tensor& t, Size modulus) {
+  const Reach reach = reach_of(t, [&](Size step) { return step % modulus != 0; });
+  return {(reinterpret_cast<std::uintptr_t>(t.data) - reach.before) % modulus,
+          reach.before + reach.after};
+}
+
+bool apart_modulo(const Tensor& a, const Tensor& b, Size modulus) {
+  const Arc first = arc_of(a, modulus);
+  const Arc second = arc_of(b, modulus);
+  const Size distance = (second.begin + modulus - first.begin) % modulus;
+  return first.length <= distance && second.length <= modulus - distance;
+}
+
+/// Whether their places differ modulo some stride of `t`, which is one of them: so do those of
+/// views of one interleaved buffer.
+bool apart_modulo_a_stride_of(const Tensor& t, const Tensor& a, const Tensor& b) {
+  for (std::int32_t axis = 0; axis < t.rank; ++axis) {
+    const Size step = step_of(t, axis);
+    if (t.shape[static_cast<std::size_t>(axis)] > 1 && step > 0 && apart_modulo(a, b, step)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// The axis whose stride may take an element to the place of another one: the first, from the
+/// smallest stride on, that is less than what the axes before it span.
+std::optional<std::int32_t> folded_axis(const Tensor& t) {
+  std::array<std::int32_t, kMaxRank> axes{};  // from the smallest stride on
+  std::size_t count = 0;
+  const auto stride_of = [&](std::int32_t axis) {
+    return magnitude(t.strides[static_cast<std::size_t>(axis)]);
+  };
+  for (std::int32_t axis = t.rank - 1; axis >= 0; --axis) {
+    if (t.shape[static_cast<std::size_t>(axis)] <= 1) continue;
+    std::size_t place = count++;
+    for (; place > 0 && stride_of(axes[place - 1]) > stride_of(axis); --place) {
+      axes[place] = axes[place - 1];
+    }
+    axes[place] = axis;
+  }
+  Size span = 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (stride_of(axes[i]) < span) return axes[i];
+    span += static_cast<Size>(t.shape[static_cast<std::size_t>(axes[i])] - 1) * stride_of(axes[i]);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool same_places(const Tensor& a, const Tensor& b) {
+  if (a.data != b.data || a.dtype != b.dtype || a.rank != b.rank) return false;
+  for (std::int32_t axis = 0; axis < a.rank; ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    if (a.shape[i] != b.shape[i] || (a.shape[i] > 1 && a.strides[i] != b.strides[i])) return false;
+  }
+  return true;
+}
+
+WrittenOperand::WrittenOperand(const char* name, const Tensor& tensor)
+    : name_(name), tensor_(tensor), bytes_(bytes_of(tensor)) {
+  if (bytes_.begin == bytes_.end) return;
+  if (const std::optional<std::int32_t> axis = folded_axis(tensor)) {
+    refuse(std::string(name) + ".strides",
+           std::to_string(tensor.strides[static_cast<std::size_t>(*axis)]) + " on axis " +
+               std::to_string(*axis),
+           "a place of its own for every element that is written");
+  }
+}
+
+WrittenOperand::Bytes WrittenOperand::bytes_of(const Tensor& tensor) {
+  const auto first = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (first == 0 || tensor.size() == 0) return {first, first};
+  const Reach reach = reach_of(tensor, [](Size) { return true; });
+  return {first - reach.before, first + reach.after};
+}
+
+void WrittenOperand::apart_from(const char* name, const Tensor& other, int index) const {
+  const Bytes bytes = bytes_of(other);
+  if (bytes.end <= bytes_.begin || bytes_.end <= bytes.begin || bytes.begin == bytes.end) return;
+  if (apart_modulo_a_stride_of(tensor_, tensor_, other)) return;
+  if (apart_modulo_a_stride_of(other, tensor_, other)) return;
+  const std::uintptr_t shared =
+      std::min(bytes.end, bytes_.end) - std::max(bytes.begin, bytes_.begin);
+  const std::string operand =
+      index < 0 ? name : std::string(name) + "[" + std::to_string(index) + "]";
+  refuse(name_, std::to_string(shared) + " bytes between which " + operand + " lies, too",
+         "memory of its own");
+}
+
+void WrittenOperand::apart_from_or_in_place_of(const char* name, const Tensor& other) const {
+  if (!same_places(tensor_, other)) apart_from(name, other);
+}
+
+}  // namespace plait::detail

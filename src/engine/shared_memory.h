@@ -1,0 +1,43 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+//
+// Which operands of a call share memory. What is written may share none with another operand: a
+// kernel's workers read and write in no order that a caller could rely on.
+#pragma once
+
+#include <cstdint>
+
+#include "plait/tensor.h"
+
+namespace plait::detail {
+
+/// Whether both are the same elements at the same places, as for an operation in place.
+bool same_places(const Tensor& a, const Tensor& b);
+
+/// An operand that the call writes.
+class WrittenOperand {
+ public:
+  /// Refuses a tensor of which two elements may lie at one place: a stride that is less than what
+  /// the axes inside of it span, as 0 is.
+  WrittenOperand(const char* name, const Tensor& tensor);
+
+  /// Refuses `other` unless it provably shares no byte with this one: they lie apart, or apart
+  /// modulo a stride of either, as two views of one interleaved buffer. `index`: of one of several,
+  /// or -1.
+  void apart_from(const char* name, const Tensor& other, int index = -1) const;
+
+  /// The same, but it may be this very tensor.
+  void apart_from_or_in_place_of(const char* name, const Tensor& other) const;
+
+ private:
+  struct Bytes {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;  // past the last; that of an empty tensor is `begin`
+  };
+  static Bytes bytes_of(const Tensor& tensor);
+
+  const char* name_;
+  const Tensor& tensor_;
+  Bytes bytes_;
+};
+
+}  // namespace plait::detail
