@@ -52,7 +52,7 @@ PlanFacts facts_of(const Batch& batch, const AttentionSpec& spec, const Plan& pl
   const std::span<const device::RowBlock> blocks{
       reinterpret_cast<const device::RowBlock*>(words + g.block_offset),
       static_cast<std::size_t>(g.num_blocks)};
-  facts.mask_bytes = mask_bytes_of(blocks);
+  if (spec.mask == MaskKind::kCustom) facts.mask_bytes = mask_bytes_of(blocks);
   if (checked) {
     facts.blocks.assign(blocks.begin(), blocks.end());
     facts.kv_len.assign(words + g.kv_len_offset, words + g.kv_len_offset + g.num_requests);

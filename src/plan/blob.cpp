@@ -8,20 +8,13 @@
 namespace plait::planning {
 namespace {
 
-/// The part of coordinates [begin, end) that one row block holds, as a piece.
-bool make_piece(const RowBlock& block, i32 record, i64 base, Range range, const Task& task,
-                device::Piece* piece) {
-  const i64 begin = std::max<i64>(range.begin - base, 0);
-  const i64 end = std::min<i64>(range.end - base, block.num_slots);
-  if (begin >= end) return false;
-  const i64 full_begin = std::max(begin, task.full_begin - base);
-  const i64 full_end = std::min(end, task.full_end - base);
-  piece->block = record;
-  piece->kv_begin = static_cast<i32>(begin);
-  piece->kv_end = static_cast<i32>(end);
-  piece->full_begin = static_cast<i32>(full_begin < full_end ? full_begin : begin);
-  piece->full_end = static_cast<i32>(full_begin < full_end ? full_end : begin);
-  return true;
+/// Slots [begin, end) of a row block, all seen from full_begin to full_end.
+device::Piece make_piece(i32 record, i64 begin, i64 end, i64 full_begin, i64 full_end) {
+  full_begin = std::max(begin, full_begin);
+  full_end = std::min(end, full_end);
+  if (full_begin >= full_end) full_begin = full_end = begin;
+  return {record, static_cast<i32>(begin), static_cast<i32>(end), static_cast<i32>(full_begin),
+          static_cast<i32>(full_end)};
 }
 
 /// Pieces of a canonical item, outermost view first.
@@ -41,7 +34,12 @@ i32 canonical_pieces(const BatchFacts& batch, const Task& task, Range range,
   i32 count = 0;
   while (depth-- > 0) {
     const RowBlock& block = batch.blocks[chain[depth]];
-    if (make_piece(block, chain[depth], block.segment_base, range, task, pieces + count)) ++count;
+    const i64 base = block.segment_base;
+    const i64 begin = std::max<i64>(range.begin - base, 0);
+    const i64 end = std::min<i64>(range.end - base, block.num_slots);
+    if (begin >= end) continue;
+    pieces[count++] =
+        make_piece(chain[depth], begin, end, task.full_begin - base, task.full_end - base);
   }
   return count;
 }
@@ -106,45 +104,52 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
   i32 index = 0;
   i32 num_pieces = 0;
   i64 state_row = 0;
+  const auto add = [&](const Task& task, i32 pieces_of_item, i32 state_begin, i64 cost) {
+    run[index] = {task.fused_begin,
+                  task.num_fused,
+                  task.head,
+                  heads,
+                  num_pieces,
+                  pieces_of_item,
+                  state_begin,
+                  0,
+                  0,
+                  saturate(cost),
+                  {0, 0}};
+    scratch.run_cost[index] = cost;
+    scratch.run_class[index] = static_cast<std::uint8_t>(task.tile_class);
+    num_pieces += pieces_of_item;
+    ++index;
+  };
   for (i32 i = 0; i < list.count; ++i) {
     Task& task = list.tasks[i];
-    const TileClass& tile = group.classes[static_cast<std::size_t>(task.tile_class)];
-    const bool state = task.needs_state != 0 || task.num_chunks > 1;
     task.first_run = index;
     task.merged = 0;
-    for (i32 c = 0; c < task.num_chunks; ++c, ++run, ++index) {
+    const bool state = task.needs_state != 0 || task.num_chunks > 1;
+    // Nearly all: whole, and what they cost as one item is known.
+    if (!state && !group.canonical()) {
+      pieces[num_pieces] =
+          make_piece(task.block, task.kv_begin, task.kv_end, task.full_begin, task.full_end);
+      add(task, task.kv_begin < task.kv_end ? 1 : 0, -1, task.cost);
+      continue;
+    }
+    const TileClass& tile = group.classes[static_cast<std::size_t>(task.tile_class)];
+    for (i32 c = 0; c < task.num_chunks; ++c) {
       const Range range = chunk_range(group, task, scratch.cuts, c);
       i32 count = 0;
-      if (range.begin < range.end) {
-        if (group.canonical()) {
-          count = canonical_pieces(batch, task, range, pieces + num_pieces);
-        } else {
-          count =
-              make_piece(batch.blocks[task.block], task.block, 0, range, task, pieces + num_pieces)
-                  ? 1
-                  : 0;
-        }
+      if (group.canonical()) {
+        count =
+            range.begin < range.end ? canonical_pieces(batch, task, range, pieces + num_pieces) : 0;
+      } else if (range.begin < range.end) {
+        pieces[num_pieces] =
+            make_piece(task.block, range.begin, range.end, task.full_begin, task.full_end);
+        count = 1;
       }
-      const i64 cost = item_cost(tile, range.end - range.begin, state ? task.num_fused : 0);
-      run->fused_row_begin = task.fused_begin;
-      run->num_fused_rows = task.num_fused;
-      run->head_begin = task.head;
-      run->head_count = heads;
-      run->piece_begin = num_pieces;
-      run->num_pieces = count;
-      run->state_begin = state ? static_cast<i32>(state_row) : -1;
-      run->merge_begin = 0;
-      run->num_merges = 0;
-      run->cost = saturate(cost);
-      run->reserved[0] = 0;
-      run->reserved[1] = 0;
-      if (state) {
-        state_row += i64{task.num_fused} * heads;
-        section.partial_states += heads;
-      }
-      num_pieces += count;
-      scratch.run_cost[index] = cost;
-      scratch.run_class[index] = static_cast<std::uint8_t>(task.tile_class);
+      add(task, count, state ? static_cast<i32>(state_row) : -1,
+          item_cost(tile, range.end - range.begin, state ? task.num_fused : 0));
+      if (!state) continue;
+      state_row += i64{task.num_fused} * heads;
+      section.partial_states += heads;
     }
   }
   // Canonical items rarely have a piece in every view: zero what was opened and not used.
@@ -160,7 +165,8 @@ MergeSection write_merges(const BatchFacts& batch, TaskList& list, const RunSect
   const std::size_t views = batch.num_views();
   i64 merges = 0;
   i64 refs = 0;
-  for (i32 domain = 0; domain < batch.num_domains; ++domain) {
+  const i32 domains = runs.partial_states > 0 ? batch.num_domains : 0;
+  for (i32 domain = 0; domain < domains; ++domain) {
     sweep(list, list.domain_views(domain, views), views,
           [&](i32, i32, Task* const* tasks, std::size_t count) {
             ++merges;
@@ -177,7 +183,7 @@ MergeSection write_merges(const BatchFacts& batch, TaskList& list, const RunSect
   device::Run* const run = blob.at<device::Run>(runs.run_offset);
   i32 m = 0;
   i32 r = 0;
-  for (i32 domain = 0; domain < batch.num_domains; ++domain) {
+  for (i32 domain = 0; domain < domains; ++domain) {
     sweep(list, list.domain_views(domain, views), views,
           [&](i32 begin, i32 end, Task* const* tasks, std::size_t count) {
             device::Merge& out = merge[m];

@@ -12,7 +12,7 @@ struct Lane {
   i64 level = 0;
   i32 team = 0;
   i64 load = 0;
-  i64 largest_load = 0;
+  i64 largest_before = 0;  // load of the teams before
   i64 largest_item = 0;
   ClassLoads totals{};
   ClassLoads items{};
@@ -21,12 +21,13 @@ struct Lane {
     load += cost;
     totals[static_cast<std::size_t>(tile_class)] += cost;
     ++items[static_cast<std::size_t>(tile_class)];
-    largest_load = std::max(largest_load, load);
     largest_item = std::max(largest_item, cost);
   }
+  i64 largest_load() const { return std::max(largest_before, load); }
   bool last() const { return team + 1 >= teams; }
   void next() {
     ++team;
+    largest_before = largest_load();
     load = 0;
   }
 };
@@ -121,9 +122,9 @@ void summarise(const GroupFacts& group, const LevelPlan& plan, const Lanes& lane
     workers.total_load += out.total_load;
     if (out.num_items == 0) continue;
     out.num_workers = plan.together ? group.num_workers : plan.shares[c] * plan.team;
-    out.largest_load = lane.largest_load;
+    out.largest_load = lane.largest_load();
     out.largest_item = lane.largest_item;
-    workers.largest_load = std::max(workers.largest_load, lane.largest_load);
+    workers.largest_load = std::max(workers.largest_load, out.largest_load);
     workers.largest_item = std::max(workers.largest_item, lane.largest_item);
   }
 }
@@ -188,8 +189,8 @@ bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList
       const Lane& lane = lanes[c];
       const i32 share = plan.shares[c];
       if (share == 0) continue;
-      if (lane.largest_load < best_load[c]) {
-        best_load[c] = lane.largest_load;
+      if (lane.largest_load() < best_load[c]) {
+        best_load[c] = lane.largest_load();
         plan.level[c] = level[c];
       }
       // What is missing in the last teams, or too much in the very last one.

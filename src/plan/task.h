@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -29,11 +30,12 @@ inline i32 saturate(i64 value) { return static_cast<i32>(std::min<i64>(value, IN
 
 /// Predicted cost of `tokens` keys for one item; `state_rows` > 0 if it writes a partial state.
 inline i64 item_cost(const TileClass& tile, i64 tokens, i64 state_rows) {
-  const i64 tiles = tokens <= INT32_MAX
-                        ? static_cast<i64>((static_cast<std::uint32_t>(tokens) +
-                                            static_cast<std::uint32_t>(tile.kv_tile) - 1) /
-                                           static_cast<std::uint32_t>(tile.kv_tile))
-                        : (tokens + tile.kv_tile - 1) / tile.kv_tile;
+  // Nearly every tile is a power of two, and a division takes as long as the rest, as would
+  // std::has_single_bit, which calls a function where the instruction set has no such count.
+  const auto kv_tile = static_cast<std::uint32_t>(tile.kv_tile);
+  const i64 last = tokens + tile.kv_tile - 1;
+  const i64 tiles =
+      (kv_tile & (kv_tile - 1)) == 0 ? last >> std::countr_zero(kv_tile) : last / tile.kv_tile;
   const CostModel& c = tile.cost;
   return std::min(kMaxCost, c.per_item + c.per_tile * tiles + c.per_kv_token * tokens +
                                 c.per_state_row * state_rows);

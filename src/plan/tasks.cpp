@@ -47,17 +47,21 @@ struct Builder {
   void block_tasks(const RowBlock& block, i32 record, i32 head, bool keep_empty) {
     if (block.num_rows == 0) return;
     const i32 g = group.group_size;
-    const i32 end = (block.row_begin + block.num_rows) * g;
-    i32 fused = block.row_begin * g;
+    const i32 last_row = block.row_begin + block.num_rows;
+    const i32 begin = block.row_begin * g;
+    const i32 end = last_row * g;
+    i32 fused = begin;
     TileRows rows(group, batch, block);
     while (fused < end) {
       const i32 left = end - fused;
       const i32 c = fixed_class >= 0 ? fixed_class : class_of(group, left);
       const TileClass& tile = group.classes[static_cast<std::size_t>(c)];
       i32 count = std::min(left, tile.q_tile);
-      i32 row_end = (fused + count + g - 1) / g;
+      // A decode is one tile: nothing to divide.
+      const i32 row = fused == begin ? block.row_begin : fused / g;
+      i32 row_end = count == left ? last_row : (fused + count + g - 1) / g;
       const i32 asked = row_end;
-      const PositionRange positions = rows.positions(fused / g, row_end);
+      const PositionRange positions = rows.positions(row, row_end);
       if (row_end != asked) count = row_end * g - fused;
       add(block, record, head, c, fused, count, positions, keep_empty);
       fused += count;

@@ -27,48 +27,26 @@ i64 slot_at(const GroupFacts& group, const View& view, const RowBlock& block, i6
 
 }  // namespace
 
-VisibleSlots visible_slots(const GroupFacts& group, const BatchFacts& batch, const RowBlock& block,
-                           const VisiblePositions& visible) {
-  const i64 slots = block.num_slots;
-  i64 full_high = visible.full_high;
-  if ((block.flags & device::kBlockCustomMask) != 0) {
-    full_high = std::min<i64>(full_high, block.mask_pos_base);
-  }
+VisibleSlots visible_listed_slots(const GroupFacts& group, const BatchFacts& batch,
+                                  const RowBlock& block, VisiblePositions visible) {
   i64 begin = 0;
-  i64 end = slots;
+  i64 end = block.num_slots;
   i64 full_begin = 0;
-  i64 full_end = slots;
+  i64 full_end = block.num_slots;
   const View& view = batch.batch->views[static_cast<std::size_t>(block.view)];
-  if ((block.flags & device::kBlockHasPositions) == 0) {
-    const auto slot = [&](i64 position) {
-      return std::clamp<i64>(position - block.base_pos, 0, slots);
-    };
-    begin = slot(visible.low);
-    end = slot(visible.high);
-    full_begin = slot(visible.full_low);
-    full_end = slot(full_high);
-  } else if (view.positions_at_run) {
+  if (view.positions_at_run) {
     // All that is known: positions lie in [0, kv_len).
-    if (visible.full_low > 0 || full_high < block.kv_len) full_end = 0;
+    if (visible.full_low > 0 || visible.full_high < block.kv_len) full_end = 0;
   } else {
     if (visible.low > 0) begin = slot_at(group, view, block, visible.low);
     if (visible.high < kNoLimit) end = slot_at(group, view, block, visible.high);
     if (visible.full_low > 0) full_begin = slot_at(group, view, block, visible.full_low);
-    if (full_high < kNoLimit) full_end = slot_at(group, view, block, full_high);
+    if (visible.full_high < kNoLimit) full_end = slot_at(group, view, block, visible.full_high);
   }
-  if (begin >= end) return {0, 0, 0, 0};
-  full_begin = std::max(full_begin, begin);
-  full_end = std::min(full_end, end);
-  if (full_begin >= full_end) full_begin = full_end = begin;
-  return {static_cast<i32>(begin), static_cast<i32>(end), static_cast<i32>(full_begin),
-          static_cast<i32>(full_end)};
+  return visible_range(begin, end, full_begin, full_end);
 }
 
-PositionRange TileRows::positions(i32 begin, i32& end) {
-  if ((block_.flags & device::kBlockSpansRequests) == 0) {
-    const i64 first = i64{block_.pos0} + (begin - block_.row_begin);
-    return {first, first + (end - begin) - 1};
-  }
+PositionRange TileRows::of_requests(i32 begin, i32& end) {
   const std::span<const i32> qo = batch_.batch->qo_indptr;
   const bool windowed = group_.spec->window_left >= 0 && group_.spec->mask == MaskKind::kCausal;
   while (qo[static_cast<std::size_t>(request_) + 1] <= begin) ++request_;
