@@ -14,7 +14,9 @@ std::string variant_text(const VariantSpec& variant) {
     text += std::string(param.is_array ? "  const float* " : "  float ") + param.name + ";\n";
   }
   text += "};\n#line 1 \"variant.source\"\n" + variant.source + "\n#line 1 \"user_variant.h\"\n";
-  return text + "using Variant = " + variant.name + ";\n";
+  return text + "using Variant = " + variant.name +
+         ";\n"
+         "static_assert(VariantCheck<Variant, Params>::kPassed);\n";
 }
 
 void refuse_reduction(Reduction declared) {

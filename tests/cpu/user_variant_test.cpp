@@ -136,6 +136,42 @@ TEST_F(CpuUserVariant, CompileErrorCarriesTheLog) {
   EXPECT_TRUE(entries().empty());
 }
 
+// A flag that is forgotten or misspelt must not leave a hook out in silence, nor one that is
+// misspelt leave its flag without effect.
+TEST_F(CpuUserVariant, HooksAndFlagsAgree) {
+  Case user = small();
+  user.make(1);
+  const auto log_of = [&](const std::string& members) {
+    user.spec.variant = {"Plain", "struct Plain : VariantBase { " + members + " };", {}};
+    try {
+      user.run({});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCompile) << error.what();
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string on_logits = "(T s, const LogitSite<T>&, const Params&) { return s; } ";
+  const std::string on_vectors = "(T x, const VectorSite&, const Params&) { return x; } ";
+  const struct {
+    std::string flag;
+    std::string hook;
+  } kinds[] = {{"kHasQuery", "T query" + on_vectors},
+               {"kHasKey", "T key" + on_vectors},
+               {"kHasLogits", "T logits" + on_logits},
+               {"kHasMask", "bool visible(const LogitSite<T>&, const Params&) { return true; } "},
+               {"kHasOutput", "T output" + on_vectors}};
+  for (const auto& kind : kinds) {
+    const std::string flag = "static constexpr bool " + kind.flag + " = true; ";
+    const std::string hook = "template <class T> PLAIT_HD static " + kind.hook;
+    EXPECT_EQ(log_of(flag + hook), "");
+    EXPECT_NE(log_of(flag).find(kind.flag + " has to say"), std::string::npos);
+    EXPECT_NE(log_of(hook).find(kind.flag + " has to say"), std::string::npos);
+  }
+  EXPECT_NE(log_of("template <class T> PLAIT_HD static T weight" + on_logits).find("weight()"),
+            std::string::npos);
+}
+
 TEST_F(CpuUserVariant, DamagedEntryIsRebuilt) {
   Case user = small();
   user.make(1);
