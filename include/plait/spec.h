@@ -34,7 +34,7 @@ enum class RopeScalingKind : std::uint8_t { kNone, kLinear, kLlama31 };
 /// Rotary embedding applied to q and k inside attention; the cache then holds unrotated keys.
 struct RopeSpec {
   RopeKind kind = RopeKind::kNone;
-  double theta = 10000.0;
+  double theta = 10000.0;       // no pair may turn by more than 64 radians per position
   std::int32_t rotary_dim = 0;  // even, at most head_dim_qk; 0 means head_dim_qk
   RopeScalingKind scaling = RopeScalingKind::kNone;
   double factor = 1.0;                        // linear and llama3.1

@@ -3,6 +3,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -10,7 +11,9 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
+#include "core/rope_frequency.h"
 #include "plait/error.h"
 
 namespace plait {
@@ -64,38 +67,21 @@ bool is_identifier(std::string_view name) {
   return true;
 }
 
-}  // namespace
-
-void validate_rope(const RopeSpec& rope, std::int32_t head_dim) {
-  check_choice("rope.kind", rope.kind, RopeKind::kInterleaved);
-  check_choice("rope.scaling.kind", rope.scaling, RopeScalingKind::kLlama31);
-  if (rope.kind == RopeKind::kNone) {
-    if (!(rope == RopeSpec{})) {
-      refuse("rope.kind", "none", "half or interleaved when other rope options are set");
-    }
-    return;
-  }
-  check_finite("rope.theta", rope.theta);
-  if (rope.theta <= 0.0) refuse("rope.theta", text(rope.theta), "a positive number");
-  check_range("rope.rotary_dim", rope.rotary_dim, 0, head_dim);
-  const std::int32_t dim = rope.rotary_dim == 0 ? head_dim : rope.rotary_dim;
-  if (dim % 2 != 0) refuse("rope.rotary_dim", text(std::int64_t{dim}), "an even number");
+void validate_scaling(const RopeSpec& rope) {
   check_finite("rope.scaling.factor", rope.factor);
+  const RopeSpec defaults;
+  const bool llama31_defaults = rope.low_freq_factor == defaults.low_freq_factor &&
+                                rope.high_freq_factor == defaults.high_freq_factor &&
+                                rope.original_max_position == defaults.original_max_position;
   if (rope.scaling == RopeScalingKind::kNone) {
-    const RopeSpec defaults;
-    if (rope.factor != defaults.factor || rope.low_freq_factor != defaults.low_freq_factor ||
-        rope.high_freq_factor != defaults.high_freq_factor ||
-        rope.original_max_position != defaults.original_max_position) {
+    if (rope.factor != defaults.factor || !llama31_defaults) {
       refuse("rope.scaling.kind", "none", "linear or llama3.1 when scaling options are set");
     }
     return;
   }
   if (rope.factor <= 0.0) refuse("rope.scaling.factor", text(rope.factor), "a positive number");
   if (rope.scaling == RopeScalingKind::kLinear) {
-    const RopeSpec defaults;
-    if (rope.low_freq_factor != defaults.low_freq_factor ||
-        rope.high_freq_factor != defaults.high_freq_factor ||
-        rope.original_max_position != defaults.original_max_position) {
+    if (!llama31_defaults) {
       refuse("rope.scaling.kind", "linear", "llama3.1 when its options are set");
     }
     return;
@@ -111,6 +97,44 @@ void validate_rope(const RopeSpec& rope, std::int32_t head_dim) {
   }
   check_range("rope.scaling.original_max_position", rope.original_max_position, 1,
               std::int64_t{1} << 40);
+}
+
+/// A model turns by at most one radian per position. Far beyond, angles have no meaning any more,
+/// and a GPU, which counts turns in f32, could not keep the promised accuracy up to position 2^20.
+void check_frequencies(const RopeSpec& rope, std::int32_t head_dim) {
+  constexpr double kFastest = 64.0;
+  const auto too_fast = [&](const RopeSpec& of) {
+    const std::vector<double> frequencies = rope_frequencies(of, head_dim);
+    return !std::all_of(frequencies.begin(), frequencies.end(),
+                        [](double frequency) { return frequency <= kFastest; });
+  };
+  constexpr const char* kExpected = "one that turns no pair by more than 64 radians per position";
+  RopeSpec unscaled = rope;
+  unscaled.scaling = RopeScalingKind::kNone;
+  // Other values slow all pairs down.
+  if (rope.theta < 1.0 && too_fast(unscaled)) refuse("rope.theta", text(rope.theta), kExpected);
+  if (rope.factor < 1.0 && too_fast(rope))
+    refuse("rope.scaling.factor", text(rope.factor), kExpected);
+}
+
+}  // namespace
+
+void validate_rope(const RopeSpec& rope, std::int32_t head_dim) {
+  check_choice("rope.kind", rope.kind, RopeKind::kInterleaved);
+  check_choice("rope.scaling.kind", rope.scaling, RopeScalingKind::kLlama31);
+  if (rope.kind == RopeKind::kNone) {
+    if (!(rope == RopeSpec{})) {
+      refuse("rope.kind", "none", "half or interleaved when other rope options are set");
+    }
+    return;
+  }
+  check_finite("rope.theta", rope.theta);
+  if (rope.theta <= 0.0) refuse("rope.theta", text(rope.theta), "a positive number");
+  check_range("rope.rotary_dim", rope.rotary_dim, 0, head_dim);
+  const std::int32_t dim = effective_rotary_dim(rope, head_dim);
+  if (dim % 2 != 0) refuse("rope.rotary_dim", text(std::int64_t{dim}), "an even number");
+  validate_scaling(rope);
+  check_frequencies(rope, head_dim);
 }
 
 namespace {

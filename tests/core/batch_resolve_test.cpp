@@ -143,5 +143,23 @@ TEST(Spec, OptionsOfAnotherRopeScalingAreRefused) {
   EXPECT_THROW(validate_rope(rope, 64), Error);
 }
 
+// Beyond some frequency angles are noise, and infinite ones made every output NaN in silence.
+TEST(Spec, RopeThatTurnsTooFastIsRefused) {
+  const auto field = [](double theta, RopeScalingKind scaling, double factor) {
+    return refused_field([&](AttentionSpec& s) {
+      s.rope.kind = RopeKind::kHalf;
+      s.rope.theta = theta;
+      s.rope.scaling = scaling;
+      s.rope.factor = factor;
+    });
+  };
+  EXPECT_EQ(field(0.5, RopeScalingKind::kNone, 1.0), "");
+  EXPECT_EQ(field(1e-300, RopeScalingKind::kNone, 1.0), "rope.theta");
+  EXPECT_EQ(field(1e-320, RopeScalingKind::kLinear, 8.0), "rope.theta");
+  EXPECT_EQ(field(10000.0, RopeScalingKind::kLinear, 1.0 / 32.0), "");
+  EXPECT_EQ(field(10000.0, RopeScalingKind::kLinear, 1e-320), "rope.scaling.factor");
+  EXPECT_EQ(field(10000.0, RopeScalingKind::kLlama31, 1e-320), "rope.scaling.factor");
+}
+
 }  // namespace
 }  // namespace plait
