@@ -22,7 +22,8 @@ struct Stream {
 };
 
 /// Where workspaces come from. Both functions must be thread safe; `allocate` returns null when
-/// there is no memory. Default: host or device malloc. One without the other is refused.
+/// there is no memory, and multiples of 256 bytes on a GPU; `deallocate` must not throw. Default:
+/// host or device malloc. One without the other is refused.
 struct Allocator {
   std::function<void*(std::int64_t bytes, Device device)> allocate;
   std::function<void(void* memory, Device device)> deallocate;
@@ -84,7 +85,8 @@ class EngineImpl;
 struct EngineAccess;
 }  // namespace detail
 
-/// An ordered list of backends on one device.
+/// An ordered list of backends on one device. One that was moved from can be assigned to or
+/// destroyed, nothing else; so it is with Attention.
 class Engine {
  public:
   explicit Engine(EngineOptions options = {});

@@ -32,6 +32,7 @@ struct GrowReport {
 /// and its own graphs. Not thread safe. `engine` must outlive it.
 class ConfigurationSet {
  public:
+  /// Throws if a spec is wrong in itself; backends are asked by `add`.
   ConfigurationSet(const Engine& engine, std::vector<AttentionSpec> groups,
                    Attention::Options options);
 

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -31,14 +32,17 @@ struct Tensor {
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> strides{};
 
-  /// A row-major tensor over `data`.
+  /// A row-major tensor over `data`. One of more than kMaxRank axes keeps their number alone and
+  /// is refused wherever it is given.
   static Tensor contiguous(const void* data, DType dtype, std::initializer_list<std::int64_t> shape,
                            Device device = {}) {
     Tensor t;
     t.data = const_cast<void*>(data);
     t.dtype = dtype;
     t.device = device;
-    for (std::int64_t extent : shape) t.shape[static_cast<std::size_t>(t.rank++)] = extent;
+    t.rank = static_cast<std::int32_t>(shape.size());
+    if (t.rank > kMaxRank) return t;
+    std::copy(shape.begin(), shape.end(), t.shape.begin());
     std::int64_t stride = 1;
     for (std::int32_t axis = t.rank - 1; axis >= 0; --axis) {
       t.strides[static_cast<std::size_t>(axis)] = stride;

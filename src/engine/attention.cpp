@@ -25,15 +25,6 @@ ExecutorRequest make_request(std::span<const AttentionSpec> groups,
           &capacity, &options, &engine};
 }
 
-std::vector<AttentionSpec> checked_groups(std::vector<AttentionSpec> groups) {
-  if (groups.empty() || groups.size() > static_cast<std::size_t>(device::kMaxGroups)) {
-    throw Error(ErrorCode::kInvalidArgument, "groups", std::to_string(groups.size()),
-                "1 to " + std::to_string(device::kMaxGroups) + " layer groups");
-  }
-  for (const AttentionSpec& spec : groups) validate(spec);
-  return groups;
-}
-
 /// Host copies of the page lists, checked for range and, per query, for duplicates; positions
 /// against the plan; rope positions of shared keys against each other.
 void check_lists(const AttentionSpec& spec, const PlanFacts& facts, const RunArgs& args,
@@ -66,6 +57,15 @@ void check_lists(const AttentionSpec& spec, const PlanFacts& facts, const RunArg
 }
 
 }  // namespace
+
+std::vector<AttentionSpec> checked_groups(std::vector<AttentionSpec> groups) {
+  if (groups.empty() || groups.size() > static_cast<std::size_t>(device::kMaxGroups)) {
+    throw Error(ErrorCode::kInvalidArgument, "groups", std::to_string(groups.size()),
+                "1 to " + std::to_string(device::kMaxGroups) + " layer groups");
+  }
+  for (const AttentionSpec& spec : groups) validate(spec);
+  return groups;
+}
 
 EngineImpl::EngineImpl(EngineOptions options)
     : options_(std::move(options)),

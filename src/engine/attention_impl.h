@@ -66,6 +66,9 @@ class AttentionImpl {
   std::int64_t upload_ns_ = 0;
 };
 
+/// `groups`, if their number and each of them is right in itself; throws otherwise.
+std::vector<AttentionSpec> checked_groups(std::vector<AttentionSpec> groups);
+
 /// The operations of `engine`'s device, for plait/ops.h.
 Operations& operations_of(const Engine& engine) noexcept;
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/cpu_backend.h"
+#include "engine/tensor_checks.h"
 #if PLAIT_WITH_CUDA
 #include "cuda/cuda_backend.h"
 #endif
@@ -16,8 +17,8 @@ std::vector<std::unique_ptr<Backend>> all_of_device(const EngineOptions& options
   std::vector<std::unique_ptr<Backend>> backends;
   if (options.device.kind == DeviceKind::kCpu) {
     if (options.device.index != 0) {
-      throw Error(ErrorCode::kInvalidArgument, "device",
-                  "cpu:" + std::to_string(options.device.index), "cpu, which is one device");
+      throw Error(ErrorCode::kInvalidArgument, "device", device_text(options.device),
+                  "cpu, which is one device");
     }
     backends.push_back(make_cpu_backend());
     return backends;
@@ -25,8 +26,7 @@ std::vector<std::unique_ptr<Backend>> all_of_device(const EngineOptions& options
 #if PLAIT_WITH_CUDA
   if (options.device.kind == DeviceKind::kCuda) return make_cuda_backends(options);
 #endif
-  throw Error(ErrorCode::kBackend, "device",
-              options.device.kind == DeviceKind::kCuda ? "cuda" : "pinned host memory",
+  throw Error(ErrorCode::kBackend, "device", device_text(options.device),
               "a device that this build serves: cpu"
 #if PLAIT_WITH_CUDA
               ", cuda"

@@ -49,7 +49,9 @@ std::string shortage(const Capacity& need, const Capacity& have) {
 
 ConfigurationSet::ConfigurationSet(const Engine& engine, std::vector<AttentionSpec> groups,
                                    Attention::Options options)
-    : engine_(&engine), groups_(std::move(groups)), options_(std::move(options)) {}
+    : engine_(&engine),
+      groups_(detail::checked_groups(std::move(groups))),
+      options_(std::move(options)) {}
 
 ConfigurationSet::Entry ConfigurationSet::make(const Capacity& capacity) const {
   Entry entry;

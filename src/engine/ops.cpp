@@ -151,6 +151,9 @@ void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
   const std::int64_t heads = inner_extent(k, 1, "k", 3);
   check_rows(check, "k", k, tokens, heads, inner_extent(k, 2, "k", 3));
   check_rows(check, "v", v, tokens, heads, inner_extent(v, 2, "v", 3));
+  if (layout != KvLayout::kNhd && layout != KvLayout::kHnd) {
+    refuse("layout", std::to_string(static_cast<int>(layout)), "NHD or HND");
+  }
   const std::size_t token_axis = layout == KvLayout::kNhd ? 1 : 2;
   const std::int64_t pages = extent(k_cache, 0, "k_cache", 4);
   const std::int64_t page_size = inner_extent(k_cache, token_axis, "k_cache", 4);

@@ -1,23 +1,21 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "engine/tensor_checks.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
 namespace plait::detail {
 namespace {
 
-std::string device_text(Device d) {
-  switch (d.kind) {
-    case DeviceKind::kCpu: return "cpu";
-    case DeviceKind::kCuda: return "cuda:" + std::to_string(d.index);
-    case DeviceKind::kCudaHost: return "pinned host memory";
-  }
-  return "unknown device";
-}
-
 /// Whether all of its extents are in the arrays of a Tensor.
 bool has_rank(const Tensor& t) { return t.rank >= 0 && t.rank <= kMaxRank; }
+
+/// Asked of extents one by one: their product may not be a number of 64 bits.
+bool has_elements(const Tensor& t) {
+  const auto end = t.shape.begin() + t.rank;
+  return std::find(t.shape.begin(), end, 0) == end;
+}
 
 void require_aligned_elements(const char* name, const Tensor& t) {
   const auto size = static_cast<std::uintptr_t>(size_of(t.dtype));
@@ -32,6 +30,15 @@ void require_aligned_elements(const char* name, const Tensor& t) {
 
 void refuse(std::string field, std::string value, std::string expected) {
   throw Error(ErrorCode::kInvalidArgument, std::move(field), std::move(value), std::move(expected));
+}
+
+std::string device_text(Device d) {
+  switch (d.kind) {
+    case DeviceKind::kCpu: return d.index == 0 ? "cpu" : "cpu:" + std::to_string(d.index);
+    case DeviceKind::kCuda: return "cuda:" + std::to_string(d.index);
+    case DeviceKind::kCudaHost: return "pinned host memory";
+  }
+  return "device kind " + std::to_string(static_cast<int>(d.kind));
 }
 
 std::string shape_text(const Tensor& tensor) {
@@ -49,14 +56,16 @@ void TensorChecker::defined(const char* name, const Tensor& t, const char* meani
 }
 
 void TensorChecker::on_device(const char* name, const Tensor& t) const {
-  const bool fits =
-      device_.kind == DeviceKind::kCpu ? t.device.kind != DeviceKind::kCuda : t.device == device_;
+  const bool pinned_for_cpu =
+      device_.kind == DeviceKind::kCpu && t.device.kind == DeviceKind::kCudaHost;
+  const bool fits = t.device == device_ || pinned_for_cpu;
   if (!fits)
     refuse(name, "a tensor on " + device_text(t.device), "a tensor on " + device_text(device_));
   if (!has_rank(t)) {
     refuse(std::string(name) + ".shape", shape_text(t), "0.." + std::to_string(kMaxRank) + " axes");
   }
-  if (t.data == nullptr && t.size() > 0) refuse(name, "null", "memory for shape " + shape_text(t));
+  if (t.data == nullptr && has_elements(t))
+    refuse(name, "null", "memory for shape " + shape_text(t));
 }
 
 void TensorChecker::dtype(const char* name, const Tensor& t, DType expected) const {

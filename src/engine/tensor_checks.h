@@ -15,6 +15,7 @@ namespace plait::detail {
 
 [[noreturn]] void refuse(std::string field, std::string value, std::string expected);
 
+std::string device_text(Device device);
 std::string shape_text(const Tensor& tensor);
 
 class TensorChecker {

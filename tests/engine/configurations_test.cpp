@@ -50,6 +50,14 @@ struct EvenBatch {
   EvenBatch& operator=(const EvenBatch&) = delete;
 };
 
+TEST(ConfigurationSet, RefusesSpecsThatAreWrongInThemselves) {
+  const Engine engine;
+  AttentionSpec spec = small_spec();
+  spec.page_size = 0;
+  EXPECT_THROW(ConfigurationSet(engine, {spec}, {}), Error);
+  EXPECT_THROW(ConfigurationSet(engine, {}, {}), Error);
+}
+
 TEST(ConfigurationSet, SelectsTheSmallestThatFits) {
   const Engine engine;
   ConfigurationSet set(engine, {small_spec()}, {});

@@ -280,6 +280,13 @@ TEST_F(Append, RefusesPagesWithoutSlotsAndCachesThatShareThem) {
   EXPECT_EQ(refused_call(), "k_cache.shape");
 }
 
+TEST(MergeState, TakesStatesWithoutElements) {
+  const Engine engine;
+  const Tensor o = Tensor::contiguous(nullptr, DType::kF32, {3, 0, 8});
+  const Tensor lse = Tensor::contiguous(nullptr, DType::kF32, {3, 0});
+  EXPECT_EQ(refused([&] { merge_state(engine, o, lse, o, lse, o, lse); }), "");
+}
+
 TEST(ApplyRope, RefusesWhatItWouldIgnoreOrCutOff) {
   const Engine engine;
   std::vector<float> memory(8, 1.0F);

@@ -83,6 +83,20 @@ TEST_F(RunChecks, NamesEachWrongOperand) {
       // More axes than a Tensor has room for: what lies behind it is not read.
       {"q.shape", [](RunChecks& t) { t.args.q.rank = INT32_MAX; }},
       {"q.shape", [](RunChecks& t) { t.args.q.rank = -1; }},
+      {"q.shape",
+       [](RunChecks& t) {
+         t.args.q = Tensor::contiguous(t.floats.data(), DType::kF32, {1, 1, 1, 1, 1, 1, 3, 4, 8});
+       }},
+      {"q",
+       [](RunChecks& t) {
+         t.args.q.device = {DeviceKind{9}, 0};
+       }},
+      // As many elements as 0 in 64 bits.
+      {"k",
+       [](RunChecks& t) {
+         t.args.k.shape[0] = std::int64_t{1} << 62;
+         t.args.k.data = nullptr;
+       }},
       {"q.strides", [](RunChecks& t) { t.args.q.strides[2] = 2; }},
       {"k.dtype", [](RunChecks& t) { t.args.k.dtype = DType::kF8E4M3; }},
       {"k.shape", [](RunChecks& t) { t.spec.layout = KvLayout::kHnd; }},
@@ -133,6 +147,15 @@ TEST_F(RunChecks, NamesEachWrongOperand) {
        }},
       {"k_scales", [](RunChecks& t) { t.spec.k_scale_per_head = true; }},
       {"o", [](RunChecks& t) { t.args.o = {}; }},
+      // Rows in the places of heads.
+      {"o.strides", [](RunChecks& t) { t.args.o.strides[0] = t.args.o.strides[1]; }},
+      {"o.strides",
+       [](RunChecks& t) { t.args.o.strides[0] = 1 - t.args.o.shape[1] * t.args.o.shape[2]; }},
+      {"lse.strides",
+       [](RunChecks& t) {
+         t.args.lse = Tensor::contiguous(t.floats.data(), DType::kF32, {3, 4});
+         t.args.lse.strides[0] = 1;
+       }},
       {"o.shape",
        [](RunChecks& t) {
          t.spec.head_dim_vo = 16;
