@@ -132,11 +132,16 @@ fs::path compile(const CompileUnit& unit, const std::string& compiler, const fs:
   return output;
 }
 
-/// dlopen of a library that is complete; null otherwise.
-void* open_library(const fs::path& path, const char** why) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) *why = dlerror();
-  return library;
+/// dlopen, of a copy if need be: a cache may lie where nothing may be executed (a home directory
+/// that is mounted so). Null, and the first reason, if neither opens.
+void* open_library(const fs::path& path, std::string* why) {
+  if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  *why = dlerror();
+  std::error_code error;
+  const TemporaryDirectory elsewhere(fs::temp_directory_path(error) / "plait.tmp.");
+  const fs::path copy = elsewhere.path() / path.filename();
+  fs::copy_file(path, copy, error);
+  return dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
 /// An entry is the library followed by the hash of its bytes, which the loader ignores.
@@ -181,7 +186,8 @@ std::string find_compiler() {
     std::string directory;
     while (std::getline(directories, directory, ':')) {
       std::string path = (directory.empty() ? "." : directory) + "/" + name;
-      if (access(path.c_str(), X_OK) == 0) return path;
+      std::error_code error;
+      if (access(path.c_str(), X_OK) == 0 && fs::is_regular_file(path, error)) return path;
     }
   }
   throw Error(ErrorCode::kBackend, "compiler", "none on PATH",
@@ -203,7 +209,7 @@ void* load_compiled(const CompileUnit& unit) {
   }
   const std::string name = identity(unit, compiler, read_text(scratch.path() / "version"));
   const fs::path entry = directory / (name + ".so");
-  const char* why = "";
+  std::string why;
   const auto from_disk = [&]() -> void* {
     return readable && is_intact(entry) ? open_library(entry, &why) : nullptr;
   };
@@ -222,7 +228,10 @@ void* load_compiled(const CompileUnit& unit) {
     stored = !error;
   }
   void* library = open_library(stored ? entry : built, &why);
-  if (library == nullptr) throw Error(ErrorCode::kBackend, "variant library", "an error", why);
+  if (library == nullptr) {
+    throw Error(ErrorCode::kBackend, "compiler", compiler + ", whose library does not open: " + why,
+                "a C++ compiler for this machine");
+  }
   return library;
 }
 

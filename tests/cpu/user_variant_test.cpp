@@ -1,5 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -170,6 +172,43 @@ TEST_F(CpuUserVariant, HooksAndFlagsAgree) {
   }
   EXPECT_NE(log_of("template <class T> PLAIT_HD static T weight" + on_logits).find("weight()"),
             std::string::npos);
+}
+
+// Home directories are mounted so on hardened machines.
+TEST_F(CpuUserVariant, CacheMayLieWhereNothingIsExecuted) {
+  // In a mount namespace of its own, which takes root.
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("none", directory_.c_str(), "tmpfs", MS_NOEXEC, "mode=0700") != 0) {
+    GTEST_SKIP() << "cannot mount a file system without execution";
+  }
+  Case user = small();
+  user.make(1);
+  user.spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
+  const Case::Answer first = user.run({});
+  ASSERT_EQ(entries().size(), 1U);
+  const fs::file_time_type written = fs::last_write_time(entries()[0]);
+  EXPECT_EQ(user.run({}).o, first.o);
+  EXPECT_EQ(fs::last_write_time(entries()[0]), written) << "compiled again";
+  umount(directory_.c_str());
+}
+
+TEST_F(CpuUserVariant, CompilerThatWritesNoLibraryIsNamed) {
+  const fs::path compiler = fs::path(directory_) / "no compiler";
+  std::ofstream(compiler) << "#!/bin/sh\n"
+                             "while [ $# -gt 0 ]; do [ \"$1\" = -o ] && : >\"$2\"; shift; done\n";
+  fs::permissions(compiler, fs::perms::owner_all);
+  setenv("PLAIT_CXX", compiler.c_str(), 1);
+  Case user = small();
+  user.make(1);
+  user.spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
+  try {
+    user.run({});
+    FAIL() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.field(), "compiler");
+    EXPECT_EQ(error.value().find(compiler.string()), 0U) << error.value();
+  }
+  unsetenv("PLAIT_CXX");
 }
 
 TEST_F(CpuUserVariant, DamagedEntryIsRebuilt) {
