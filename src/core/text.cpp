@@ -29,6 +29,7 @@ std::size_t character_length(std::string_view text) {
   if (lead == 0xc2 && second < 0xa0) return 0;
   if (lead == 0xe0 && second < 0xa0) return 0;
   if (lead == 0xed && second > 0x9f) return 0;
+  if (text.substr(0, length) == "\xef\xbb\xbf") return 0;  // a byte order mark shows as nothing
   if (lead == 0xf0 && second < 0x90) return 0;
   if (lead == 0xf4 && second > 0x8f) return 0;
   return length;

@@ -36,6 +36,7 @@ Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t 
   const std::size_t slash = path.rfind('/');
   // Goes into messages and reports.
   const std::string name = printable(slash == std::string::npos ? path : path.substr(slash + 1));
+  if (in.peek() == 0xef) in.ignore(3);  // the byte order mark of a spreadsheet's UTF-8
   if (format == TraceFormat::kAuto) {
     format = in.peek() == '{' ? TraceFormat::kMooncake : TraceFormat::kAzure;
     in.clear();

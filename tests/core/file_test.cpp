@@ -96,6 +96,7 @@ TEST(Text, PrintableKeepsUtf8AndNothingElse) {
   EXPECT_EQ(printable("k\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80"),
             "k\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80");
   EXPECT_EQ(printable("a\nb\tc\rd"), "a b c d");
+  EXPECT_EQ(printable("\xef\xbb\xbf{}"), "???{}");
   EXPECT_EQ(printable("\x1b[31m\x7f"), "?[31m?");
   EXPECT_EQ(printable(std::string_view("\0x", 2)), "?x");
   // Cut off, alone, overlong, a surrogate, beyond the last character, a control character.

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <sstream>
 #include <string>
 
 #include "plait/error.h"
 #include "support/paths.h"
+#include "support/temporary_directory.h"
 
 namespace plait::serve {
 namespace {
@@ -171,6 +173,21 @@ TEST(TraceFile, RefusesWhatCannotBeOpened) {
                  "\"" + missing.substr(0, 64) + (missing.size() > 64 ? "..." : "") +
                      "\" (No such file or directory)");
   EXPECT_THROW(read_trace_file(testing::TempDir(), TraceFormat::kAuto, 0), Error);
+}
+
+TEST(TraceFile, SkipsAByteOrderMark) {
+  const test::TemporaryDirectory folder;
+  for (const auto& [name, text] :
+       {std::pair{"t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n"},
+        std::pair{
+            "t.jsonl",
+            "{\"timestamp\":0,\"input_length\":374,\"output_length\":44,\"hash_ids\":[1]}\n"}}) {
+    const std::string path = folder.path(name);
+    std::ofstream(path) << "\xef\xbb\xbf" << text;
+    const Trace trace = read_trace_file(path, TraceFormat::kAuto, 0);
+    ASSERT_EQ(trace.requests.size(), 1U) << name;
+    EXPECT_EQ(trace.requests[0].input_tokens, 374) << name;
+  }
 }
 
 TEST(TraceFile, ReadsThePublishedTracesWhole) {
