@@ -149,7 +149,9 @@ TEST_F(EvalTest, BatchGoesOnAfterARefusal) {
   EXPECT_EQ(reports[1]["error"]["value"], "2");
   EXPECT_TRUE(reports[1]["error"]["expected"].is_string());
   EXPECT_TRUE(reports[1]["error"]["message"].is_string());
-  EXPECT_TRUE(reports[2].contains("error"));
+  EXPECT_EQ(reports[2]["error"]["field"], "line");
+  EXPECT_NE(ran.err.find("batch:4: line: got 2 words, expected three"), std::string::npos)
+      << ran.err;
   EXPECT_EQ(reports[3]["family"], "cpu");
   EXPECT_TRUE(fs::exists(path("1")));
   EXPECT_FALSE(fs::exists(path("2")));

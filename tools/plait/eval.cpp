@@ -30,7 +30,7 @@ using nlohmann::ordered_json;
 
 constexpr std::int64_t kMaxBatchBytes = std::int64_t{1} << 30;
 constexpr const char* kBatchLine =
-    "lines of three words: problem.json, in.safetensors or -, out.safetensors";
+    "three words: problem.json, in.safetensors or -, out.safetensors";
 
 struct Job {
   std::string problem;  // a path, or the text of a problem itself
@@ -88,7 +88,7 @@ ordered_json error_json(const std::string& field, const std::string& value,
 }
 
 // One line of a batch file: problem, tensors or -, output; separated by blanks.
-Job parse_batch_line(std::string_view line, const std::string& where) {
+Job parse_batch_line(std::string_view line) {
   std::vector<std::string> words;
   for (std::size_t at = 0; at < line.size();) {
     const std::size_t begin = line.find_first_not_of(" \t\r", at);
@@ -97,7 +97,7 @@ Job parse_batch_line(std::string_view line, const std::string& where) {
     words.emplace_back(line.substr(begin, at - begin));
   }
   if (words.size() != 3) {
-    throw Error(ErrorCode::kInvalidArgument, where, std::to_string(words.size()) + " words",
+    throw Error(ErrorCode::kInvalidArgument, "line", std::to_string(words.size()) + " words",
                 kBatchLine);
   }
   return {words[0], words[1] == "-" ? "" : words[1], words[2]};
@@ -128,7 +128,7 @@ int run_batch(const std::string& path, const check::RunOptions& options) {
   paths.input("--batch", path);
   for_lines(path, text, [&](std::string_view line, const std::string& where) {
     try {
-      name_inputs(parse_batch_line(line, where), where + ": ", paths);
+      name_inputs(parse_batch_line(line), where + ": ", paths);
     } catch (const Error&) {
       // Refused in its turn.
     }
@@ -136,7 +136,7 @@ int run_batch(const std::string& path, const check::RunOptions& options) {
   bool refused = false;
   const bool any = for_lines(path, text, [&](std::string_view line, const std::string& where) {
     try {
-      print_json(evaluate(parse_batch_line(line, where), options, paths));
+      print_json(evaluate(parse_batch_line(line), options, paths));
       return;
     } catch (const Error& error) {
       const std::string message = printable(error.what());
@@ -150,7 +150,9 @@ int run_batch(const std::string& path, const check::RunOptions& options) {
     }
     refused = true;
   });
-  if (!any) throw Error(ErrorCode::kInvalidArgument, "--batch", quote_text(path), kBatchLine);
+  if (!any)
+    throw Error(ErrorCode::kInvalidArgument, "--batch", quote_text(path),
+                std::string("lines of ") + kBatchLine);
   return refused ? kExitRefused : 0;
 }
 
