@@ -162,7 +162,7 @@ class Generator {
     kv["v_cache"] = tensor(shape(dim_vo_), 2);
   }
 
-  // Distinct pages in random order.
+  // Distinct pages in random order, or ascending: then long runs follow one another in the pool.
   Ints draw_pages(std::int64_t count, std::int64_t pool) {
     Ints all(static_cast<std::size_t>(pool));
     for (std::int64_t n = 0; n < pool; ++n) all[static_cast<std::size_t>(n)] = n;
@@ -171,6 +171,7 @@ class Generator {
                 all[static_cast<std::size_t>(random_.integer(n, pool - 1))]);
     }
     all.resize(static_cast<std::size_t>(count));
+    if (random_.chance(30)) std::sort(all.begin(), all.end());
     return all;
   }
 

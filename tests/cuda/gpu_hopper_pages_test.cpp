@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -27,12 +26,32 @@ constexpr std::size_t kRequests = 4;
 constexpr std::int64_t kTotalQ = 155;
 constexpr int kLongest = 300;
 
+/// Moves pages about the pool, `run` at a time.
+void shuffle_runs(std::vector<std::int32_t>& ids, std::size_t run, std::uint64_t seed) {
+  std::vector<std::size_t> first((ids.size() + run - 1) / run);
+  for (std::size_t n = 0; n < first.size(); ++n) first[n] = n * run;
+  std::shuffle(first.begin(), first.end(), std::mt19937_64(seed));
+  std::size_t at = 0;
+  for (const std::size_t begin : first) {
+    for (std::size_t n = begin; n < std::min(begin + run, ids.size()); ++n) {
+      ids[at++] = static_cast<std::int32_t>(n);
+    }
+  }
+}
+
 class GpuHopperPages : public HopperTest {
  protected:
   /// Pages in random order, unused slots full of NaN, no mask. `bad_id` stands in place of the last
   /// but one page of request `bad_request`.
   std::vector<std::uint16_t> run(int page, KvLayout layout, std::size_t bad_request = kRequests,
                                  std::int32_t bad_id = 0) {
+    return run_in_runs(page, layout, 1, bad_request, bad_id);
+  }
+
+  /// The same with `pages` at a time one after another in the pool.
+  std::vector<std::uint16_t> run_in_runs(int page, KvLayout layout, std::size_t pages,
+                                         std::size_t bad_request = kRequests,
+                                         std::int32_t bad_id = 0) {
     OwnedBatch batch = paged_batch(kBatch, page);
     const std::vector<std::int32_t>& page_indptr = batch.views[0].page_indptr;
     const std::int64_t pool = listed_pages(batch);
@@ -46,8 +65,7 @@ class GpuHopperPages : public HopperTest {
     for (auto& word : q.host) word = bf16_of(normal(random));
     std::fill(k.host.begin(), k.host.end(), kNan);
     v.host = k.host;
-    std::iota(ids.host.begin(), ids.host.end(), 0);
-    std::shuffle(ids.host.begin(), ids.host.end(), std::mt19937_64(page));
+    shuffle_runs(ids.host, pages, static_cast<std::uint64_t>(page));
     for (std::size_t r = 0; r < kRequests; ++r) {
       for (std::int64_t slot = 0; slot < kBatch[r].second; ++slot) {
         const std::int64_t id = ids.host[static_cast<std::size_t>(page_indptr[r] + slot / page)];
@@ -100,13 +118,28 @@ TEST_F(GpuHopperPages, BitsDoNotDependOnThePageSize) {
   }
 }
 
+// Rows that follow one another in the pool are fetched as boxes, those at the seams of runs are
+// not.
+TEST_F(GpuHopperPages, BitsDoNotDependOnRunsOfPages) {
+  const std::vector<std::uint16_t> expected = run(16, KvLayout::kNhd);
+  for (const int page : {1, 5}) {
+    for (const std::size_t pages : {std::size_t{7}, std::size_t{75}, std::size_t{1000}}) {
+      for (const KvLayout layout : {KvLayout::kNhd, KvLayout::kHnd}) {
+        EXPECT_EQ(run_in_runs(page, layout, pages), expected) << page << ", " << pages;
+        EXPECT_NO_THROW(attention_->status());
+      }
+    }
+  }
+}
+
 TEST_F(GpuHopperPages, BadIdPoisonsItsRequestAndIsReported) {
   for (const int page : {16, 5}) {
     for (const std::size_t request : {std::size_t{1}, std::size_t{2}}) {  // prefill, decode
       for (const std::int32_t id : {100'000, -1}) {
         const std::string text = std::to_string(id) + " in request " + std::to_string(request);
         SCOPED_TRACE("page " + std::to_string(page) + ": " + text);
-        const std::vector<std::uint16_t> o = run(page, KvLayout::kNhd, request, id);
+        const std::vector<std::uint16_t> o =
+            run_in_runs(page, KvLayout::kNhd, id < 0 ? 1 : 1000, request, id);
         std::size_t at = 0;
         for (std::size_t r = 0; r < kRequests; ++r) {
           std::int64_t finite = 0;

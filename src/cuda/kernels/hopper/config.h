@@ -28,6 +28,7 @@ PLAIT_HD constexpr i32 box_tokens(bool paged, i32 page_size, i32 tile) {
 inline constexpr i32 kMaxGroupSize = 64;
 inline constexpr i32 kPartDims = 64;  // of a row, 128 bytes: what one swizzled row of a copy holds
 inline constexpr i32 kDecodeBlockTokens = 16;
+inline constexpr i32 kGatheringWarps = 4;  // of prefill: each copies a quarter of a tile
 
 /// What shared memory holds: K and V twice, queries twice or, at 256, once; in decode 192 KiB of
 /// slots.

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -102,22 +103,29 @@ void encode_map(const ParameterRequest& from, TensorMap* out, const char* field,
   std::memcpy(out, &map, sizeof(TensorMap));
 }
 
+/// K or V: strides in elements.
+struct PoolRows {
+  const char* field;
+  const void* address;
+  std::int64_t page, token, head;
+};
+
 /// How a gathering kernel counts the rows of a pool: 32 bits are enough in units of what strides
 /// have in common.
-device::hopper::RowUnits row_units(const char* field, std::int64_t pages, std::int64_t page_stride,
-                                   std::int64_t tokens, std::int64_t token_stride) {
-  constexpr std::int64_t kLargestUnit = std::int64_t{1} << 30;  // elements
-  if (pages <= 1) page_stride = 0;                              // never used, whatever it is
-  if (tokens <= 1) token_stride = 0;
+device::hopper::RowUnits row_units(const PoolRows& pool, const device::AttentionParams& p) {
+  constexpr std::int64_t kLargestUnit = std::int64_t{1} << 30;         // elements
+  const std::int64_t page_stride = p.pool_extent > 1 ? pool.page : 0;  // else never used
+  const std::int64_t token_stride = p.page_size > 1 ? pool.token : 0;
   std::int64_t unit = std::max<std::int64_t>(std::gcd(page_stride, token_stride), 8);
   if (unit > kLargestUnit) unit = std::gcd(unit, kLargestUnit);
   const std::int64_t page = page_stride / unit;
   const std::int64_t token = token_stride / unit;
+  const std::int64_t pages = p.pool_extent;
   constexpr std::int64_t kMost = device::hopper::kMaxRowNumber;
   const bool counts = page >= 0 && token >= 0 && page <= kMost / std::max<std::int64_t>(pages, 1) &&
-                      token <= kMost / tokens && page * pages + token * tokens <= kMost;
+                      token <= kMost / p.page_size && page * pages + token * p.page_size <= kMost;
   if (!counts) {
-    throw Error(ErrorCode::kUnsupported, std::string(field) + ".strides",
+    throw Error(ErrorCode::kUnsupported, std::string(pool.field) + ".strides",
                 std::to_string(page_stride) + " and " + std::to_string(token_stride) +
                     " elements from page to page and from token to token",
                 "strides from 0 on that 32 bits count in units of their common divisor, as rows "
@@ -125,6 +133,17 @@ device::hopper::RowUnits row_units(const char* field, std::int64_t pages, std::i
   }
   return {static_cast<device::u32>(page), static_cast<device::u32>(token),
           static_cast<device::u32>(2 * unit)};
+}
+
+/// Whether all rows of a pool, page after page, lie at one stride, so that a tensor map holds them
+/// by their numbers.
+bool counts_rows(const device::hopper::RowUnits& units, const PoolRows& pool,
+                 const device::AttentionParams& p) {
+  const std::int64_t rows = p.pool_extent * p.page_size;
+  return rows > 1 && rows <= std::numeric_limits<std::int32_t>::max() &&
+         (p.page_size == 1 || units.token == 1) &&
+         (p.pool_extent == 1 || static_cast<std::int64_t>(units.page) == p.page_size) &&
+         (p.num_kv_heads == 1 || pool.head > 0);
 }
 
 bool gathers(const AttentionSpec& spec) {
@@ -257,27 +276,35 @@ class HopperFamily final : public FamilyHooks {
            Axis{parts, kPart, all_parts}, Axis{p.num_kv_heads, p.q_stride_head * p.group_size, 1}},
           false);
     }
-    if (gathers(spec)) {
-      params->k_rows = row_units("k", p.pool_extent, p.k_stride_page, p.page_size, p.k_stride_slot);
-      params->v_rows = row_units("v", p.pool_extent, p.v_stride_page, p.page_size, p.v_stride_slot);
-      return sizeof(HopperParams);
-    }
-    const Axis tokens{paged ? spec.page_size : kUnbounded, 0, box};
-    const Axis pages{paged ? p.pool_extent : 1, 0, 1};
-    const auto encode_pool = [&](TensorMap* map, const char* field, const void* address,
-                                 std::int64_t page, std::int64_t slot, std::int64_t head,
-                                 std::uint32_t box_parts) {
-      encode_map(request, map, field, spec.kv_dtype, address_or_any(address, p),
-                 {Axis{tokens.extent, slot, tokens.box}, Axis{parts, kPart, box_parts},
-                  Axis{p.num_kv_heads, head, 1}, Axis{pages.extent, page, 1}},
+    const auto encode_pool = [&](TensorMap* map, const PoolRows& pool, const Axis& tokens,
+                                 const Axis& pages, std::uint32_t box_parts) {
+      encode_map(request, map, pool.field, spec.kv_dtype, address_or_any(pool.address, p),
+                 {tokens, Axis{parts, kPart, box_parts}, Axis{p.num_kv_heads, pool.head, 1}, pages},
                  true);
     };
+    const PoolRows k{"k", p.k, p.k_stride_page, p.k_stride_slot, p.k_stride_head};
+    const PoolRows v{"v", p.v, p.v_stride_page, p.v_stride_slot, p.v_stride_head};
+    if (gathers(spec)) {
+      params->k_rows = row_units(k, p);
+      params->v_rows = row_units(v, p);
+      if (!decode && counts_rows(params->k_rows, k, p) && counts_rows(params->v_rows, v, p)) {
+        params->maps_count_rows = 1;
+        const auto encode_rows = [&](TensorMap* map, const PoolRows& pool, std::uint32_t bytes) {
+          const auto rows = static_cast<std::uint32_t>(tile / device::hopper::kGatheringWarps);
+          encode_pool(map, pool, Axis{p.pool_extent * p.page_size, bytes / 2, rows}, Axis{}, 1);
+        };
+        encode_rows(&params->k_map, k, params->k_rows.bytes);
+        encode_rows(&params->v_map, v, params->v_rows.bytes);
+      }
+      return sizeof(HopperParams);
+    }
+    const std::int64_t tokens = paged ? spec.page_size : kUnbounded;
+    const std::int64_t pages = paged ? p.pool_extent : 1;
     // Prefill copies the parts of K apart unless a whole tile is one box: see prefill.h.
     const bool split_k = !decode && static_cast<int>(box) < tile;
-    encode_pool(&params->k_map, "k", p.k, p.k_stride_page, p.k_stride_slot, p.k_stride_head,
+    encode_pool(&params->k_map, k, Axis{tokens, k.token, box}, Axis{pages, k.page, 1},
                 split_k ? 1 : all_parts);
-    encode_pool(&params->v_map, "v", p.v, p.v_stride_page, p.v_stride_slot, p.v_stride_head,
-                all_parts);
+    encode_pool(&params->v_map, v, Axis{tokens, v.token, box}, Axis{pages, v.page, 1}, all_parts);
     return sizeof(HopperParams);
   }
 

@@ -23,6 +23,8 @@ inline constexpr u32 kMaxRowNumber = 0xFFFFFFFD;
 /// swizzled) as the innermost axis:
 ///   q    [dim mod 64, head in group, query row, part of dim, kv head]
 ///   k, v [dim mod 64, token in page, part of dim, kv head, page]; ragged: one page
+///   k, v of a prefill that gathers, if maps_count_rows: [.., row, .., .., 1], rows by their
+///   numbers
 /// K and V answer coordinates outside the pool with NaN.
 struct HopperParams {
   AttentionParams common;
@@ -30,6 +32,7 @@ struct HopperParams {
   TensorMap k_map;
   TensorMap v_map;
   RowUnits k_rows, v_rows;
+  u32 maps_count_rows;  // a prefill that gathers has maps of rows by number; 0 or 1
 };
 
 }  // namespace plait::device::hopper
