@@ -47,7 +47,8 @@ struct PrefillShared {
   SliceRange slices;  // for the consumers, which have no registers to keep them in
   i32 merge_flags[kConsumerThreads];
   // What the lanes of a gathering warp tell each other of its rows of K and of V.
-  alignas(16) u32 row_numbers[kGatheringWarps][2][C::kGather ? C::kTileN / kGatheringWarps : 1];
+  alignas(16) u32 row_numbers[C::kGather ? kGatheringWarps : 1][2]
+                             [C::kGather ? C::kTileN / kGatheringWarps : 1];
   alignas(8) u64 q_full[C::kQStages];
   u64 q_empty[C::kQStages];
   u64 k_full[C::kStages];
