@@ -52,16 +52,16 @@ class Checker {
     }
     same_bits("run again", problem_, base);
     if (options_.device.kind == DeviceKind::kCuda) {
-      RunOptions graph = options_;
-      graph.graph = true;
-      std::swap(options_, graph);
+      options_.graph = true;
       same_bits("replayed from a graph", problem_, base);
-      std::swap(options_, graph);
+      options_.graph = false;
     }
     if (problem_.paged_storage()) {
       same_bits("with moved pages", with_moved_pages(problem_, random_.next()), base);
     }
+    options_.spread_outputs = true;
     same_bits("with other strides", with_other_strides(problem_, random_.next()), base);
+    options_.spread_outputs = false;
     if (problem_.policy == oracle::PolicyName::kBatchInvariant) {
       Problem other = problem_;
       other.num_workers = random_.integer(1, 9);

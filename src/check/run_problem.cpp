@@ -3,9 +3,11 @@
 
 #include <charconv>
 #include <chrono>
+#include <optional>
 
 #include "check/operand_memory.h"
 #include "check/operands.h"
+#include "check/spread_output.h"
 #include "engine/attention_impl.h"
 #include "plait/error.h"
 #include "plan/planner.h"
@@ -65,6 +67,12 @@ RunResult run_problem(const oracle::Problem& problem, const RunOptions& options)
 
   RunResult result;
   RunArgs args = operands.place(*memory);
+  std::optional<SpreadOutput> o;
+  std::optional<SpreadOutput> lse;
+  if (options.spread_outputs) {
+    args.o = o.emplace(*memory, "o", args.o).view();
+    if (args.lse.defined()) args.lse = lse.emplace(*memory, "lse", args.lse).view();
+  }
   if (options.graph) {
     memory->replay([&](Stream stream) { attention.plan(operands.batch(), stream); },
                    [&](Stream stream) {
@@ -83,8 +91,8 @@ RunResult run_problem(const oracle::Problem& problem, const RunOptions& options)
   }
   attention.status();
 
-  result.o = memory->fetch(args.o);
-  if (args.lse.defined()) result.lse = memory->fetch(args.lse);
+  result.o = o ? o->fetch() : memory->fetch(args.o);
+  if (args.lse.defined()) result.lse = lse ? lse->fetch() : memory->fetch(args.lse);
   result.family = attention.family();
   result.device = device_name(options.device);
   result.summary = attention.summary(0);

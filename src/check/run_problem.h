@@ -18,6 +18,7 @@ struct RunOptions {
   std::string family = "auto";
   std::int32_t num_threads = 0;
   bool graph = false;  // capture the run in a graph, plan again, and take the replay's results
+  bool spread_outputs = false;  // o and lse with strides of their own (SpreadOutput)
 };
 
 struct RunResult {
