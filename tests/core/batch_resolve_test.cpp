@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/owned_batch.h"
@@ -82,6 +85,152 @@ TEST(BatchResolve, EmptyRowBlocksDoNotMoveTheMaskOfLaterRequests) {
   EXPECT_EQ(first.mask_row_bits, 3);
   EXPECT_EQ(second.mask_bit0_lo, 8U);  // two rows of three bits fill the first byte
   EXPECT_EQ(second.mask_row_bits, 7);
+}
+
+/// Requests of 2 rows and 5, 0 and 3 keys in one view.
+OwnedBatch three_requests() {
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 2, 4, 6};
+  batch.views.resize(1);
+  batch.views[0].row_indptr = batch.qo_indptr;
+  for (const std::int64_t keys : {5, 0, 3}) batch.views[0].add_list(keys, 4);
+  return batch;
+}
+
+/// Before its view, one that all requests share: 8 keys.
+void share_a_prefix(OwnedBatch& batch) {
+  OwnedView prefix;
+  prefix.row_indptr = {0, 6};
+  prefix.add_list(8, 4);
+  batch.views.insert(batch.views.begin(), prefix);
+}
+
+TEST(BatchResolve, NamesEachWrongCount) {
+  using Change = std::function<void(AttentionSpec&, OwnedBatch&)>;
+  const std::int32_t far = 600'000'000;  // pages of 4 tokens: more than 2^31 of them
+  const std::pair<const char*, Change> cases[] = {
+      {"", [](auto&, auto&) {}},
+      {"", [](auto&, auto& b) { share_a_prefix(b); }},
+      {"qo_indptr (length)", [](auto&, auto& b) { b.qo_indptr = {}; }},
+      {"qo_indptr[0]", [](auto&, auto& b) { b.qo_indptr[0] = 1; }},
+      {"qo_indptr[2]", [](auto&, auto& b) { b.qo_indptr[2] = 1; }},
+      {"qo_indptr[3]", [](auto&, auto& b) { b.qo_indptr[3] = -1; }},
+      {"qo_indptr[3]",
+       [](auto& s, auto& b) {
+         s.num_qo_heads = 4;
+         b.qo_indptr[3] = INT32_MAX;
+       }},
+      {"kv_len (length)", [](auto&, auto& b) { b.kv_len = {5, 0}; }},
+      {"kv_len[0]",
+       [](auto&, auto& b) {
+         b.kv_len = {6, 0, 3};
+       }},
+      {"kv_len[1]",
+       [](auto&, auto& b) {
+         b.kv_len = {5, -1, 3};
+       }},
+      {"views (length)", [](auto&, auto& b) { b.views = {}; }},
+      {"views (length)", [](auto&, auto& b) { b.views.resize(kMaxViews + 1, b.views[0]); }},
+      {"views[0].row_indptr (length)", [](auto&, auto& b) { b.views[0].row_indptr = {}; }},
+      {"views[0].row_indptr[0]", [](auto&, auto& b) { b.views[0].row_indptr[0] = 1; }},
+      {"views[0].row_indptr[2]", [](auto&, auto& b) { b.views[0].row_indptr[2] = 1; }},
+      {"views[0].row_indptr[3]", [](auto&, auto& b) { b.views[0].row_indptr[3] = 7; }},
+      // A block of one row and a half of the next request's.
+      {"views[0].row_indptr[0]",
+       [](auto&, auto& b) {
+         b.views[0].row_indptr = {0, 3, 4, 6};
+       }},
+      {"views[0].row_indptr[0]",
+       [](auto&, auto& b) {
+         b.views[0].row_indptr = {0, 1, 2, 6};
+       }},
+      {"views[1].row_indptr[1]",
+       [](auto&, auto& b) {
+         share_a_prefix(b);
+         b.views[0].row_indptr = {0, 2, 6};
+         b.views[0].add_list(4, 4);
+         b.views[1].row_indptr = {0, 4, 6, 6};
+       }},
+      {"kv_len (length)",
+       [](auto&, auto& b) {
+         b.views[0].row_indptr = {0, 1, 2, 6};
+         b.views[0].positions = {0, 4, 8};
+       }},
+      {"views[0].page_indptr (length)", [](auto&, auto& b) { b.views[0].page_indptr.pop_back(); }},
+      {"views[0].page_indptr (length)", [](auto&, auto& b) { b.views[0].per_kv_head = true; }},
+      {"views[0].page_indptr[0]", [](auto&, auto& b) { b.views[0].page_indptr[0] = 1; }},
+      {"views[0].page_indptr[2]", [](auto&, auto& b) { b.views[0].page_indptr[2] = 1; }},
+      {"views[0].page_indptr[3]", [=](auto&, auto& b) { b.views[0].page_indptr[3] = far; }},
+      {"views[0].page_indptr[2]",
+       [](auto& s, auto& b) {
+         b = three_requests();
+         b.qo_indptr = {0, 6};
+         b.views[0] = {};
+         b.views[0].row_indptr = b.qo_indptr;
+         b.views[0].per_kv_head = true;
+         for (int head = 0; head < s.num_kv_heads; ++head) b.views[0].add_list(5 + head, 4);
+       }},
+      {"views[0].last_page_len (length)",
+       [](auto&, auto& b) { b.views[0].last_page_len.pop_back(); }},
+      {"views[0].last_page_len (length)",
+       [](auto& s, auto&) {
+         s.kv_kind = KvKind::kRagged;
+         s.page_size = 1;
+       }},
+      {"views[0].last_page_len[0]", [](auto&, auto& b) { b.views[0].last_page_len[0] = 0; }},
+      {"views[0].last_page_len[0]", [](auto&, auto& b) { b.views[0].last_page_len[0] = 5; }},
+      {"views[0].last_page_len[1]", [](auto&, auto& b) { b.views[0].last_page_len[1] = 1; }},
+      {"views[0].positions (length)",
+       [](auto&, auto& b) {
+         b.views[0].positions = {0, 4};
+       }},
+      {"views[0].positions[0]",
+       [](auto&, auto& b) {
+         b.views[0].positions = {-1, 4, 0};
+       }},
+      {"views[0].positions[1]",
+       [](auto&, auto& b) {
+         b.views[0].positions = {0, 3, 0};
+       }},
+      {"views[0].positions[2]",
+       [](auto&, auto& b) {
+         b.views[0].positions = {0, 4, INT32_MAX};
+       }},
+      {"views[0].positions (length)",
+       [](auto&, auto& b) {
+         b.views[0].positions = {0, 4, 0};
+         b.views[0].positions_at_run = true;
+         b.kv_len = {8, 0, 8};
+       }},
+      {"views[1].positions (length)",
+       [](auto&, auto& b) {
+         share_a_prefix(b);
+         b.views[0].positions_at_run = true;
+         b.kv_len = {16, 8, 16};
+       }},
+      {"kv_len (length)", [](auto&, auto& b) { b.views[0].positions_at_run = true; }},
+      {"mask.kind",
+       [](auto& s, auto& b) {
+         s.mask = MaskKind::kCustom;
+         share_a_prefix(b);
+         b.views.pop_back();
+       }},
+      {"rope.k_positions (length)",
+       [=](auto& s, auto& b) {
+         s.rope.kind = RopeKind::kHalf;
+         s.rope.explicit_k_positions = true;
+         b.views[0].page_indptr = {0, far / 2, far, far / 2 * 3};
+         b.views[0].last_page_len = {4, 4, 4};
+       }},
+  };
+  int index = 0;
+  for (const auto& [field, change] : cases) {
+    AttentionSpec spec = paged_spec(MaskKind::kNone);
+    OwnedBatch batch = three_requests();
+    change(spec, batch);
+    EXPECT_EQ(refused(spec, batch), field) << "case " << index;
+    ++index;
+  }
 }
 
 // The field for which a spec is refused after `spoil`; empty if it is not.
