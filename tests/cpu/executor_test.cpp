@@ -69,6 +69,35 @@ Case basic() {
 
 TEST(CpuExecutor, CausalPaged) { check(basic()); }
 
+// 0 x NaN is NaN: weights of 0 do not keep a hidden key out.
+TEST(CpuExecutor, ValuesOfHiddenKeysTakeNoPart) {
+  for (const bool softmax : {true, false}) {
+    Case c = basic();
+    if (!softmax) c.spec.reduction = Reduction::kSum;
+    c.make(1);
+    // The last key of 40 rows over 150 keys, which the last row alone sees, and one that 11 rows
+    // see.
+    const std::int32_t list = (200 + c.spec.page_size - 1) / c.spec.page_size;
+    for (std::int32_t h = 0; h < c.spec.num_kv_heads; ++h) {
+      c.v.set(c.element(list, 149, h, 3, 64), std::numeric_limits<double>::quiet_NaN());
+      c.v.set(c.element(list, 139, h, 5, 64), std::numeric_limits<double>::infinity());
+    }
+    for (const std::int32_t kv_chunk : {4096, 48}) {
+      Case::Answer want = c.reference();
+      Case::Answer got = c.run({.q_tile = 16, .kv_chunk = kv_chunk});
+      std::size_t marked = 0;
+      for (std::size_t i = 0; i < want.o.size(); ++i) {
+        if (std::isfinite(want.o[i])) continue;
+        EXPECT_FALSE(std::isfinite(got.o[i])) << i;
+        got.o[i] = want.o[i] = 0.0;
+        ++marked;
+      }
+      expect_close(c, want, got, "hidden");
+      EXPECT_EQ(marked, 4U * (1 + 11));
+    }
+  }
+}
+
 TEST(CpuExecutor, NoMask) {
   Case c = basic();
   c.spec.mask = MaskKind::kNone;
