@@ -6,178 +6,28 @@
 #include <string>
 #include <vector>
 
+#include "core/batch_refusals.h"
+#include "core/batch_view.h"
 #include "plait/error.h"
 
 namespace plait {
 namespace {
 
+using batch::at;
+using batch::check_indptr;
+using batch::check_size;
+using batch::kMaxIndex;
+using batch::name;
+using batch::refuse;
+using batch::ViewPass;
 using device::RowBlock;
 using i32 = std::int32_t;
 using i64 = std::int64_t;
 using Indices = std::span<const i32>;
 
-constexpr i64 kMaxIndex = INT32_MAX;
-
-[[noreturn]] void refuse(std::string field, i64 value, std::string expected) {
-  throw Error(ErrorCode::kInvalidArgument, std::move(field), std::to_string(value),
-              std::move(expected));
-}
-
-std::string name(std::size_t view, const char* field) {
-  return "views[" + std::to_string(view) + "]." + field;
-}
-std::string at(const std::string& field, i64 index) {
-  return field + "[" + std::to_string(index) + "]";
-}
-
-/// `field` is a callable, so that names are made for refusals only: planning allocates nothing.
-template <class Field>
-void check_size(Field field, std::size_t size, i64 expected, const char* meaning) {
-  if (static_cast<i64>(size) == expected) return;
-  refuse(field() + " (length)", static_cast<i64>(size), std::to_string(expected) + " = " + meaning);
-}
-
-[[noreturn]] void refuse_order(const std::string& field, Indices indptr) {
-  for (std::size_t i = 1; i < indptr.size(); ++i) {
-    if (indptr[i] < indptr[i - 1]) {
-      refuse(at(field, static_cast<i64>(i)), indptr[i],
-             "at least the value before it, " + std::to_string(indptr[i - 1]));
-    }
-  }
-  refuse(field, 0, "a non-decreasing array");
-}
-
-/// An indptr array starts at 0 and never decreases. `field` is a callable so that names are made
-/// for refusals only.
-template <class Field>
-void check_indptr(Indices indptr, Field field) {
-  if (indptr[0] != 0) refuse(at(field(), 0), indptr[0], "0");
-  i32 bad = 0;
-  for (std::size_t i = 1; i < indptr.size(); ++i) bad |= (indptr[i] < indptr[i - 1]) ? 1 : 0;
-  if (bad != 0) refuse_order(field(), indptr);
-}
-
 bool same(Indices a, Indices b) {
   return a.size() == b.size() &&
          (a.data() == b.data() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
-}
-
-/// One view while it is resolved.
-struct ViewPass {
-  const AttentionSpec& spec;
-  const Batch& batch;
-  const View& view;
-  std::size_t index;
-  RowBlock* records;  // of this view
-  i32 lists;          // per row block
-  i64 num_blocks;
-  bool one_per_request;
-
-  void check_arrays() const;
-  void check_positions(i64 list, i64 begin, i64 end, i32 last) const;
-  i64 fill_list(i64 list, i64 base) const;
-  i32 list_end(const RowBlock& record, i64 list) const;
-};
-
-void ViewPass::check_arrays() const {
-  check_indptr(view.row_indptr, [&] { return name(index, "row_indptr"); });
-  if (view.row_indptr.back() != batch.qo_indptr.back()) {
-    refuse(at(name(index, "row_indptr"), num_blocks), view.row_indptr.back(),
-           "the number of query rows, " + std::to_string(batch.qo_indptr.back()));
-  }
-  check_indptr(view.page_indptr, [&] { return name(index, "page_indptr"); });
-  if (view.positions_at_run && !view.positions.empty()) {
-    refuse(name(index, "positions") + " (length)", static_cast<i64>(view.positions.size()),
-           "0 with positions_at_run");
-  }
-  if (!view.positions.empty()) {
-    check_size([&] { return name(index, "positions"); }, view.positions.size(),
-               view.page_indptr.back(), "number of listed pages");
-  }
-}
-
-void ViewPass::check_positions(i64 list, i64 begin, i64 end, i32 last) const {
-  const i32 page_size = spec.page_size;
-  i64 next = 0;
-  for (i64 p = begin; p < end; ++p) {
-    const i64 position = view.positions[static_cast<std::size_t>(p)];
-    if (position < next) {
-      refuse(at(name(index, "positions"), p), position,
-             "at least " + std::to_string(next) + " (increasing, without overlap in list " +
-                 std::to_string(list) + ")");
-    }
-    next = position + (p + 1 == end ? last : page_size);
-  }
-  if (next > kMaxIndex) {
-    refuse(at(name(index, "positions"), end - 1), next - last, "a position below 2^31");
-  }
-}
-
-/// Fills the counts of one list; returns its number of slots.
-i64 ViewPass::fill_list(i64 list, i64 base) const {
-  const i64 begin = view.page_indptr[static_cast<std::size_t>(list)];
-  const i64 end = view.page_indptr[static_cast<std::size_t>(list) + 1];
-  i64 slots = end - begin;
-  if (spec.kv_kind == KvKind::kPaged) {
-    const i32 last = view.last_page_len[static_cast<std::size_t>(list)];
-    if (slots == 0) {
-      if (last != 0) {
-        refuse(at(name(index, "last_page_len"), list), last, "0 for a list without pages");
-      }
-    } else {
-      if (last < 1 || last > spec.page_size) {
-        refuse(at(name(index, "last_page_len"), list), last,
-               "1.." + std::to_string(spec.page_size) + " for a list with pages");
-      }
-      slots = (slots - 1) * spec.page_size + last;
-    }
-    if (!view.positions.empty()) check_positions(list, begin, end, last);
-  } else if (!view.positions.empty()) {
-    check_positions(list, begin, end, 1);
-  }
-  if (base + slots > kMaxIndex) {
-    refuse(at(name(index, "page_indptr"), list + 1), base + slots, "fewer than 2^31 tokens");
-  }
-  RowBlock& r = records[list];
-  r.view = static_cast<i32>(index);
-  r.page_begin = static_cast<i32>(begin);
-  r.num_slots = static_cast<i32>(slots);
-  r.base_pos = static_cast<i32>(base);
-  r.segment_base = 0;
-  r.flags = (spec.kv_kind == KvKind::kRagged ? device::kBlockRagged : 0) |
-            (view.positions_at_run || !view.positions.empty() ? device::kBlockHasPositions : 0);
-  return slots;
-}
-
-/// Logical position after the last key of a list.
-i32 ViewPass::list_end(const RowBlock& record, i64 list) const {
-  if (record.num_slots == 0 || view.positions.empty()) return record.base_pos + record.num_slots;
-  const i32 last_len =
-      spec.kv_kind == KvKind::kPaged ? view.last_page_len[static_cast<std::size_t>(list)] : 1;
-  const i32 last_page = view.page_indptr[static_cast<std::size_t>(list) + 1] - 1;
-  return view.positions[static_cast<std::size_t>(last_page)] + last_len;
-}
-
-/// Finds the block of the outer view that holds the rows of block `b`. Both are in row order.
-i64 parent_of(const View& outer, i64 cursor, i64 b, i64 num_blocks, i32 row_begin, i32 row_end,
-              std::size_t view_index) {
-  const i64 outer_blocks = static_cast<i64>(outer.row_indptr.size()) - 1;
-  // A block without rows belongs to its namesake, if the outer view lists the same blocks there.
-  if (row_begin == row_end && outer_blocks == num_blocks &&
-      outer.row_indptr[static_cast<std::size_t>(b)] == row_begin &&
-      outer.row_indptr[static_cast<std::size_t>(b) + 1] == row_begin) {
-    return b;
-  }
-  while (cursor + 1 < outer_blocks &&
-         outer.row_indptr[static_cast<std::size_t>(cursor) + 1] <= row_begin) {
-    ++cursor;
-  }
-  if (row_begin < row_end && outer.row_indptr[static_cast<std::size_t>(cursor) + 1] < row_end) {
-    refuse(at(name(view_index, "row_indptr"), b + 1), row_end,
-           "row blocks nested in those of the view before: a boundary at row " +
-               std::to_string(outer.row_indptr[static_cast<std::size_t>(cursor) + 1]));
-  }
-  return cursor;
 }
 
 }  // namespace
@@ -229,79 +79,6 @@ BatchCounts count_batch(const AttentionSpec& spec, const Batch& batch) {
 }
 
 namespace {
-
-/// Slots, positions and outer ends of one view's lists; the rows of its blocks against requests.
-void resolve_view(const ViewPass& pass, const ViewPass* outer, bool* spans, i32* parents) {
-  const View& view = pass.view;
-  const Batch& batch = pass.batch;
-  const i64 num_requests = static_cast<i64>(batch.qo_indptr.size()) - 1;
-  const bool needs_agreement = view.positions.empty() || batch.kv_len.empty();
-  i64 parent = 0;
-  i64 request = 0;
-  for (i64 b = 0; b < pass.num_blocks; ++b) {
-    const i32 row_begin = view.row_indptr[static_cast<std::size_t>(b)];
-    const i32 row_end = view.row_indptr[static_cast<std::size_t>(b) + 1];
-    i64 base = 0;
-    i32 segment_base = 0;
-    if (outer != nullptr && outer->num_blocks > 0) {
-      parent = parent_of(outer->view, parent, b, pass.num_blocks, row_begin, row_end, pass.index);
-      const i64 list = parent * outer->lists;
-      const RowBlock& o = outer->records[list];
-      base = outer->list_end(o, list);
-      segment_base = o.segment_base + o.num_slots;
-    }
-    if (parents != nullptr) {
-      for (i32 h = 0; h < pass.lists; ++h) {
-        parents[b * pass.lists + h] = outer == nullptr ? -1 : static_cast<i32>(parent);
-      }
-    }
-    i32 flags = 0;
-    if (pass.one_per_request) {
-      request = b;
-    } else if (row_begin < row_end) {
-      while (batch.qo_indptr[static_cast<std::size_t>(request) + 1] <= row_begin) ++request;
-      const i32 request_end = batch.qo_indptr[static_cast<std::size_t>(request) + 1];
-      if (row_end > request_end) {
-        i64 last = request;
-        while (batch.qo_indptr[static_cast<std::size_t>(last) + 1] < row_end) ++last;
-        if (batch.qo_indptr[static_cast<std::size_t>(request)] != row_begin ||
-            batch.qo_indptr[static_cast<std::size_t>(last) + 1] != row_end) {
-          refuse(at(name(pass.index, "row_indptr"), b), row_begin,
-                 "request boundaries at both ends of a row block that spans requests");
-        }
-        flags = device::kBlockSpansRequests;
-        *spans = true;
-      } else if (row_end - row_begin !=
-                 request_end - batch.qo_indptr[static_cast<std::size_t>(request)]) {
-        if (!view.positions_at_run && view.positions.empty() && view.page_indptr.back() != 0) {
-          refuse(at(name(pass.index, "row_indptr"), b), row_begin,
-                 "positions when a row block is a part of a request");
-        }
-        if (batch.kv_len.empty()) {
-          refuse("kv_len (length)", 0, "one per request when row blocks are parts of requests");
-        }
-      }
-    }
-    for (i32 h = 0; h < pass.lists; ++h) {
-      const i64 list = b * pass.lists + h;
-      pass.fill_list(list, base);
-      RowBlock& r = pass.records[list];
-      r.row_begin = row_begin;
-      r.num_rows = row_end - row_begin;
-      r.request = static_cast<i32>(std::min(request, std::max<i64>(num_requests - 1, 0)));
-      r.flags |= flags;
-      r.segment_base = segment_base;
-      if (h > 0 && needs_agreement && !view.positions_at_run) {
-        const i32 first = pass.list_end(pass.records[b * pass.lists], b * pass.lists);
-        if (pass.list_end(r, list) != first) {
-          refuse(at(name(pass.index, "page_indptr"), list + 1), pass.list_end(r, list),
-                 "the KV length of head 0 of its row block, " + std::to_string(first) +
-                     " (heads agree unless positions and kv_len are given)");
-        }
-      }
-    }
-  }
-}
 
 /// kv_len of every request, from the last view or checked against it.
 void resolve_lengths(const ViewPass& last, bool any_positions, i32* kv_len) {
@@ -441,55 +218,48 @@ ResolvedBatch resolve_batch(const AttentionSpec& spec, const Batch& batch,
                             i32* parents) {
   ResolvedBatch result;
   check_indptr(batch.qo_indptr, [] { return std::string("qo_indptr"); });
-  RowBlock* next = blocks;
-  bool positions_at_run = false;
   const std::size_t num_views = batch.views.size();
+  const auto pass_of = [&](std::size_t v) {
+    const View& view = batch.views[v];
+    return ViewPass{spec,
+                    batch,
+                    view,
+                    v,
+                    blocks + result.view_begin[v],
+                    view.per_kv_head ? spec.num_kv_heads : 1,
+                    static_cast<i64>(view.row_indptr.size()) - 1,
+                    same(view.row_indptr, batch.qo_indptr)};
+  };
+  bool positions_at_run = false;
   for (std::size_t v = 0; v < num_views; ++v) {
     const View& view = batch.views[v];
-    const i32 lists = view.per_kv_head ? spec.num_kv_heads : 1;
-    const i64 num_blocks = static_cast<i64>(view.row_indptr.size()) - 1;
-    const ViewPass pass{spec, batch, view,       v,
-                        next, lists, num_blocks, same(view.row_indptr, batch.qo_indptr)};
+    const ViewPass pass = pass_of(v);
     pass.check_arrays();
     if (positions_at_run && view.positions.empty() && !view.positions_at_run) {
       refuse(name(v, "positions") + " (length)", 0,
              "positions after a view whose positions are known at run time only");
     }
     positions_at_run |= view.positions_at_run;
-    result.view_begin[v] = static_cast<i32>(next - blocks);
     i32* const view_parents = parents == nullptr ? nullptr : parents + result.view_begin[v];
     if (v == 0) {
-      resolve_view(pass, nullptr, &result.spans_requests, view_parents);
+      pass.resolve(nullptr, &result.spans_requests, view_parents);
     } else {
-      const View& before = batch.views[v - 1];
-      const ViewPass outer{spec,
-                           batch,
-                           before,
-                           v - 1,
-                           blocks + result.view_begin[v - 1],
-                           before.per_kv_head ? spec.num_kv_heads : 1,
-                           static_cast<i64>(before.row_indptr.size()) - 1,
-                           false};
-      resolve_view(pass, &outer, &result.spans_requests, view_parents);
+      const ViewPass outer = pass_of(v - 1);
+      pass.resolve(&outer, &result.spans_requests, view_parents);
     }
-    next += num_blocks * lists;
+    result.view_begin[v + 1] =
+        result.view_begin[v] + static_cast<i32>(pass.num_blocks * pass.lists);
     if (v + 1 == num_views) {
       // A view that lists nothing cannot show whether it would have had positions.
       resolve_lengths(pass, counts.has_positions || view.page_indptr.back() == 0, kv_len);
     }
   }
-  for (std::size_t v = num_views; v <= static_cast<std::size_t>(kMaxViews); ++v) {
-    result.view_begin[v] = static_cast<i32>(next - blocks);
+  for (std::size_t v = num_views; v < static_cast<std::size_t>(kMaxViews); ++v) {
+    result.view_begin[v + 1] = result.view_begin[v];
   }
   RequestPass requests(spec, batch, kv_len);
   for (std::size_t v = 0; v < num_views; ++v) {
-    const View& view = batch.views[v];
-    if (v + 1 < num_views && !view.positions.empty()) {
-      check_ends({spec, batch, view, v, blocks + result.view_begin[v],
-                  view.per_kv_head ? spec.num_kv_heads : 1,
-                  static_cast<i64>(view.row_indptr.size()) - 1, false},
-                 kv_len);
-    }
+    if (v + 1 < num_views && !batch.views[v].positions.empty()) check_ends(pass_of(v), kv_len);
     requests.fill(blocks + result.view_begin[v], blocks + result.view_begin[v + 1],
                   v + 1 == num_views);
   }
