@@ -1,7 +1,6 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda_backend.h"
 
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -63,13 +62,6 @@ class FamilyBackend final : public Backend {
 };
 
 }  // namespace
-
-std::size_t FamilyHooks::write_parameters(const ParameterRequest& request,
-                                          std::span<std::byte, kMaxParameterBytes> out) const {
-  static_assert(sizeof(device::AttentionParams) <= kMaxParameterBytes);
-  std::memcpy(out.data(), request.common, sizeof(device::AttentionParams));
-  return sizeof(device::AttentionParams);
-}
 
 const std::vector<const FamilyHooks*>& kernel_families() {
   // Best first: the engine takes the first that does not decline.

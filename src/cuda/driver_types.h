@@ -171,6 +171,7 @@ using CuHostFunction = void (*)(void*);
   X(stream_end_capture, "cuStreamEndCapture", CuResult(CuStream, CuGraph*))                        \
   X(stream_get_capture_info, "cuStreamGetCaptureInfo_v2",                                          \
     CuResult(CuStream, CuCaptureStatus*, std::uint64_t*, CuGraph*, const void**, std::size_t*))    \
+  X(stream_get_id, "cuStreamGetId", CuResult(CuStream, std::uint64_t*))                            \
   X(stream_get_context, "cuStreamGetCtx", CuResult(CuStream, CuContext*))                          \
   X(capture_mode_exchange, "cuThreadExchangeStreamCaptureMode", CuResult(CuCaptureMode*))          \
   X(event_create, "cuEventCreate", CuResult(CuEvent*, unsigned))                                   \

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -45,6 +46,10 @@ void refuse_missing_operand(const char* field, const Tensor& tensor) {
 /// of two states, 2816, are some 20 us of eight warps, which see a row's memory latency 16 times.
 constexpr std::int64_t kUnevenArrival = 1000;
 
+/// Bytes of counters that an upload copies as zeros before the plan. A memset costs the stream 3 us
+/// and the host 1 to 3, these bytes 3 us of the stream (docs/perf-log.md).
+constexpr std::int64_t kMostZerosInCopy = 64 * 1024;
+
 int largest_class_count(std::span<const PlanTarget> targets) {
   int count = 1;
   for (const PlanTarget& target : targets) count = std::max(count, target.num_classes);
@@ -64,7 +69,8 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
               request.options->measure),
       canonical_(request.options->policy.kind == PolicyKind::kBatchInvariant),
       measured_(request.options->measure),
-      ring_(context, std::max<std::int64_t>(request.bounds.plan_words * 4, 16)),
+      zeros_in_copy_(layout_.counters_bytes() <= kMostZerosInCopy ? layout_.counters_bytes() : 0),
+      ring_(context, zeros_in_copy_, std::max<std::int64_t>(request.bounds.plan_words * 4, 16)),
       branches_(context, canonical_ ? 0 : largest_class_count(request.targets) - 1),
       slices_(request.groups.size()),
       merge_later_(request.groups.size(), false) {
@@ -209,16 +215,18 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
 
   if (!captures_.empty()) check_against_graphs(plan);
 
-  void* staging = ring_.acquire();
+  std::byte* const staging = ring_.acquire(handle);
   std::memcpy(staging, plan.words.data(), plan.words.size_bytes());
   const CuDevicePtr base = state_->workspace->address();
-  driver.check(driver.memcpy_host_to_device(layout_.address(base, layout_.plan), staging,
-                                            plan.words.size_bytes(), handle),
-               "cuMemcpyHtoDAsync");
+  // Runs leave the counters at zero; a run that was aborted, or a workspace of unknown content,
+  // does not.
+  const std::size_t zeros = counters > 0 ? static_cast<std::size_t>(zeros_in_copy_) : 0;
+  driver.check(
+      driver.memcpy_host_to_device(layout_.address(base, layout_.plan) - zeros, staging - zeros,
+                                   zeros + plan.words.size_bytes(), handle),
+      "cuMemcpyHtoDAsync");
   ring_.release(handle);
-  if (counters > 0) {
-    // Runs leave the counters at zero; a run that was aborted, or a workspace of unknown content,
-    // does not.
+  if (counters > 0 && zeros == 0) {
     driver.check(driver.memset_d32(layout_.address(base, layout_.counters), 0,
                                    static_cast<std::size_t>(counters), handle),
                  "cuMemsetD32Async");
@@ -309,7 +317,8 @@ void CudaExecutor::run(const RunArgs& args) {
 
   const auto group_index = static_cast<std::size_t>(args.group);
   const Group& group = state_->groups[group_index];
-  device::AttentionParams common = group.params;
+  ParameterBuffer parameters;
+  auto& common = *new (parameters.bytes.data()) device::AttentionParams(group.params);
   fill_operands(*state_->context, group.spec, args, family_.operand_alignment(), known_addresses_,
                 &common);
 
@@ -339,34 +348,32 @@ void CudaExecutor::run(const RunArgs& args) {
   for (int index = 0; index < count; ++index) {
     // The largest tiles run on the caller's stream.
     const bool own = overlap || index + 1 == count;
-    launch_class(group, classes[static_cast<std::size_t>(index)], args, common,
+    launch_class(group, classes[static_cast<std::size_t>(index)], args.state, parameters,
                  own ? stream : branches_.branch(index), overlap && index > 0);
   }
   if (fork) branches_.join(stream, count - 1);
   if (merge_later) {
     common.merge_role = device::kMergeOnly;
-    common.worker_times = nullptr;
-    launch_class(group, 0, args, common, stream, overlap);
+    launch_class(group, 0, args.state, parameters, stream, overlap);
   }
 }
 
-void CudaExecutor::launch_class(const Group& group, int class_index, const RunArgs& args,
-                                const device::AttentionParams& common, CuStream stream,
-                                bool overlap) {
+void CudaExecutor::launch_class(const Group& group, int class_index, bool state,
+                                ParameterBuffer& parameters, CuStream stream, bool overlap) {
   const ClassKernels& kernels = group.classes[static_cast<std::size_t>(class_index)];
-  device::AttentionParams params = common;
-  params.class_index = class_index;
-  if (params.worker_times != nullptr) {
-    params.worker_times += static_cast<std::ptrdiff_t>(2) * class_index * widest_grid_;
+  device::AttentionParams& common = parameters.common();
+  common.class_index = class_index;
+  if (measured_) {
+    common.worker_times = common.merge_role == device::kMergeOnly
+                              ? nullptr
+                              : group.params.worker_times +
+                                    static_cast<std::ptrdiff_t>(2) * class_index * widest_grid_;
   }
   const KernelRequest kernel{
-      &group.spec, &state_->context->facts(), kernels.tile, canonical_, args.state, measured_};
-  const ParameterRequest request{&kernel, &params, &args, &state_->context->driver(),
-                                 &tensor_maps_};
-  alignas(128) std::array<std::byte, kMaxParameterBytes> buffer;
-  family_.write_parameters(request, buffer);
-  void* arguments[] = {buffer.data()};
-  launch(*kernels.by_state[args.state ? 1 : 0], {static_cast<unsigned>(group.num_workers), 1, 1},
+      &group.spec, &state_->context->facts(), kernels.tile, canonical_, state, measured_};
+  family_.complete_parameters({&kernel, &state_->context->driver(), &tensor_maps_}, parameters);
+  void* arguments[] = {parameters.bytes.data()};
+  launch(*kernels.by_state[state ? 1 : 0], {static_cast<unsigned>(group.num_workers), 1, 1},
          arguments, stream, overlap);
 }
 

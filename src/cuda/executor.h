@@ -72,10 +72,10 @@ class CudaExecutor final : public Executor {
   bool note_capture(const RunArgs& args, CuStream stream);
   /// Refuses a plan that reads operands which a living graph's runs did not bring.
   void check_against_graphs(const Plan& plan);
-  /// One launch with the kernel of a tile class. `overlap`: it may start while the grid before it
-  /// in `stream` still runs.
-  void launch_class(const Group& group, int class_index, const RunArgs& args,
-                    const device::AttentionParams& common, CuStream stream, bool overlap);
+  /// One launch with the kernel of a tile class. `parameters` hold the common ones, of any class.
+  /// `overlap`: it may start while the grid before it in `stream` still runs.
+  void launch_class(const Group& group, int class_index, bool state, ParameterBuffer& parameters,
+                    CuStream stream, bool overlap);
 
   const FamilyHooks& family_;
   std::shared_ptr<State> state_;
@@ -87,6 +87,7 @@ class CudaExecutor final : public Executor {
   int widest_grid_ = 1;  // workers per tile class in the table of times
   KnownAddresses known_addresses_;
   TensorMaps tensor_maps_;
+  std::int64_t zeros_in_copy_;
   StagingRing ring_;
   Branches branches_;
   std::vector<std::weak_ptr<Capture>> captures_;

@@ -5,9 +5,9 @@
 // kernels/<family>/<family>_family.cpp.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +24,15 @@ namespace plait::cuda {
 /// Kernel parameters are one struct by value; CUDA bounds it by 4 KiB before driver 12.1.
 inline constexpr std::size_t kMaxParameterBytes = 4096;
 
+struct alignas(128) ParameterBuffer {
+  std::array<std::byte, kMaxParameterBytes> bytes;  // not initialised
+
+  device::AttentionParams& common() noexcept {
+    static_assert(sizeof(device::AttentionParams) <= kMaxParameterBytes);
+    return *reinterpret_cast<device::AttentionParams*>(bytes.data());
+  }
+};
+
 /// Which kernel of a layer group is wanted.
 struct KernelRequest {
   const AttentionSpec* spec = nullptr;
@@ -34,11 +43,9 @@ struct KernelRequest {
   bool measured = false;   // record worker times
 };
 
-/// What there is to make a kernel's parameters from.
+/// What there is to make a kernel's parameters from, besides the common ones.
 struct ParameterRequest {
   const KernelRequest* kernel = nullptr;
-  const device::AttentionParams* common = nullptr;  // complete
-  const RunArgs* args = nullptr;
   const Driver* driver = nullptr;  // for tensor maps
   TensorMaps* tensor_maps = nullptr;
 };
@@ -82,10 +89,13 @@ class FamilyHooks {
     return {};
   }
 
-  /// Writes the kernel's only parameter into `out` and returns its size. Called on every run; no
-  /// allocation, no synchronisation. The default passes the common struct on.
-  virtual std::size_t write_parameters(const ParameterRequest& request,
-                                       std::span<std::byte, kMaxParameterBytes> out) const;
+  /// The kernel's only parameter begins with a device::AttentionParams, which is complete: writes
+  /// what follows. Called on every run; no allocation, no synchronisation.
+  virtual void complete_parameters(const ParameterRequest& request,
+                                   ParameterBuffer& parameters) const {
+    static_cast<void>(request);
+    static_cast<void>(parameters);
+  }
 };
 
 /// The families of this build, best first.

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "cuda/staging_ring.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -8,8 +9,10 @@
 
 namespace plait::cuda {
 
-StagingRing::StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t slot_bytes)
-    : context_(std::move(context)) {
+StagingRing::StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t zero_bytes,
+                         std::int64_t plan_bytes)
+    : context_(std::move(context)), zero_bytes_(zero_bytes) {
+  const std::int64_t slot_bytes = zero_bytes + plan_bytes;
   const ContextScope scope(*context_);
   const Driver& driver = context_->driver();
   try {
@@ -21,6 +24,7 @@ StagingRing::StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t sl
                     std::to_string(slot_bytes) + " bytes of pinned host memory", "that much");
       }
       driver.check(result, "cuMemHostAlloc");
+      std::memset(slot.memory, 0, static_cast<std::size_t>(zero_bytes));
       driver.check(driver.event_create(&slot.copied, kCuEventDisableTiming), "cuEventCreate");
     }
   } catch (...) {
@@ -46,15 +50,32 @@ void StagingRing::destroy() noexcept {
   }
 }
 
-void* StagingRing::acquire() {
-  current_ = (current_ + 1) % kSlots;
-  Slot& slot = slots_[static_cast<std::size_t>(current_)];
+void StagingRing::reclaim() {
+  const Driver& driver = context_->driver();
+  const Slot& latest = slots_[static_cast<std::size_t>(current_)];
+  if (!latest.in_use) return;  // its copy was never enqueued
+  const CuResult result = driver.event_query(latest.copied);
+  if (result == kCuErrorNotReady) return;
+  driver.check(result, "cuEventQuery");
+  for (Slot& slot : slots_) {
+    if (slot.stream_id == latest.stream_id) slot.in_use = false;
+  }
+}
+
+std::byte* StagingRing::acquire(CuStream stream) {
+  const Driver& driver = context_->driver();
+  std::uint64_t stream_id = 0;
+  driver.check(driver.stream_get_id(stream, &stream_id), "cuStreamGetId");
+  const int next = (current_ + 1) % kSlots;
+  Slot& slot = slots_[static_cast<std::size_t>(next)];
+  if (slot.in_use) reclaim();
   if (slot.in_use) {
-    const Driver& driver = context_->driver();
     driver.check(driver.event_synchronize(slot.copied), "cuEventSynchronize");
     slot.in_use = false;
   }
-  return slot.memory;
+  slot.stream_id = stream_id;
+  current_ = next;
+  return static_cast<std::byte*>(slot.memory) + zero_bytes_;
 }
 
 void StagingRing::release(CuStream stream) {

@@ -11,19 +11,23 @@
 namespace plait::cuda {
 
 /// Pinned host memory from which plans are copied to the device. A ring: a slot is written again
-/// only after the copy that read it has finished, by that copy's own event, so that several plans
-/// may be under way at once. Not thread safe, as the Attention that owns it.
+/// only after the copy that read it has finished, by that copy's own event or a later one of its
+/// stream, so that several plans may be under way at once. Not thread safe, as the Attention that
+/// owns it.
 class StagingRing {
  public:
   static constexpr int kSlots = 4;
 
-  StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t slot_bytes);
+  /// Each slot holds `zero_bytes` that are 0, and `plan_bytes` after them.
+  StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t zero_bytes,
+              std::int64_t plan_bytes);
   ~StagingRing();
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  /// The next slot. Waits for its last copy, which only happens with kSlots plans under way.
-  void* acquire();
+  /// The place of a plan in the next slot, for a copy on `stream`; the zeros lie before it. Waits
+  /// for the slot's last copy, which only happens with kSlots plans under way.
+  std::byte* acquire(CuStream stream);
   /// Says that the copy from the slot acquired last is enqueued on `stream`.
   void release(CuStream stream);
 
@@ -31,12 +35,17 @@ class StagingRing {
   struct Slot {
     void* memory = nullptr;
     CuEvent copied = nullptr;
+    std::uint64_t stream_id = 0;  // a handle may be another stream's by now
     bool in_use = false;
   };
 
+  /// Frees what the latest copy says about those before it in its stream: asking the driver about
+  /// an event takes as long as enqueueing a copy, and the latest has nearly always finished.
+  void reclaim();
   void destroy() noexcept;
 
   std::shared_ptr<DeviceContext> context_;
+  std::int64_t zero_bytes_;
   std::array<Slot, kSlots> slots_;
   int current_ = 0;
 };

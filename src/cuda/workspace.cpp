@@ -30,8 +30,8 @@ WorkspaceLayout::WorkspaceLayout(std::span<const AttentionSpec> groups,
   const auto add = [&](const char* name, std::int64_t count, std::size_t element_bytes) {
     return ledger.add(name, count, static_cast<std::int64_t>(element_bytes), kAlignment);
   };
-  plan = add("plan", bounds.plan_words, sizeof(std::int32_t));
   counters = add("counters", bounds.counters, sizeof(device::u32));
+  plan = add("plan", bounds.plan_words, sizeof(std::int32_t));
   state_o = add("partial_o", CheckedSize::multiply("partial_o", bounds.state_rows, widest),
                 sizeof(float));
   state_lse = add("partial_lse", bounds.state_rows, sizeof(float));

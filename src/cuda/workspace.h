@@ -27,9 +27,14 @@ struct WorkspaceLayout {
     return reinterpret_cast<T*>(address(base, entry));
   }
 
+  /// From the first counter to the plan.
+  std::int64_t counters_bytes() const noexcept {
+    return ledger.entry(plan).offset - ledger.entry(counters).offset;
+  }
+
   Ledger ledger;
-  Ledger::Handle plan;          // i32[bounds.plan_words]
   Ledger::Handle counters;      // u32[bounds.counters]
+  Ledger::Handle plan;          // i32[bounds.plan_words]; right after, so that one copy writes both
   Ledger::Handle state_o;       // f32[bounds.state_rows, widest head_dim_vo]
   Ledger::Handle state_lse;     // f32[bounds.state_rows]
   Ledger::Handle fold_o;        // f32[workers, canonical q_tile, padded head_dim_vo], if canonical

@@ -130,14 +130,14 @@ TEST_F(GpuRuntime, LookUpAndWarmLoadAreQuick) {
 
 TEST_F(GpuRuntime, StagingSlotIsNotReusedBeforeItsCopy) {
   constexpr std::size_t kWords = 1 << 16;
-  StagingRing ring(context_, kWords * 4);
+  StagingRing ring(context_, 0, kWords * 4);
   const TestStream stream(context_);
   const ContextScope scope(*context_);
   // More plans than slots, without any other synchronisation: each copy must carry its own words.
   constexpr int kPlans = 5 * StagingRing::kSlots;
   DeviceArray<std::uint32_t> target(context_, kWords * kPlans);
   for (int plan = 0; plan < kPlans; ++plan) {
-    auto* words = static_cast<std::uint32_t*>(ring.acquire());
+    auto* words = reinterpret_cast<std::uint32_t*>(ring.acquire(stream.get()));
     std::fill(words, words + kWords, static_cast<std::uint32_t>(plan));
     driver().check(driver().memcpy_host_to_device(
                        target.address() + static_cast<CuDevicePtr>(plan) * kWords * 4, words,

@@ -3,8 +3,8 @@
 // What the family `hopper` declines; no GPU is needed.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "cuda/family.h"
@@ -108,22 +108,21 @@ TEST(HopperFamily, StridesThatAGatheringKernelCannotCountAreRefused) {
   AttentionSpec spec = served_spec();
   spec.page_size = 5;
   const KernelRequest kernel = request_for(spec, facts, 0);
-  device::AttentionParams params{};
+  ParameterBuffer buffer;
+  device::AttentionParams& params = *new (buffer.bytes.data()) device::AttentionParams{};
   params.sm_scale = params.k_scale = 1.0F;
   params.page_size = 5;
   params.pool_extent = 2;
   params.k_stride_page = params.v_stride_page = 5 * 256;
   params.k_stride_slot = params.v_stride_slot = 256;
-  alignas(128) std::array<std::byte, kMaxParameterBytes> out;
   ParameterRequest request;
   request.kernel = &kernel;
-  request.common = &params;
-  EXPECT_NO_THROW(family->write_parameters(request, out));
+  EXPECT_NO_THROW(family->complete_parameters(request, buffer));
   const auto refuses = [&](device::i64* stride, device::i64 value, const std::string& field) {
     const device::i64 before = *stride;
     *stride = value;
     try {
-      family->write_parameters(request, out);
+      family->complete_parameters(request, buffer);
       ADD_FAILURE() << field << " " << value;
     } catch (const Error& error) {
       EXPECT_EQ(error.field(), field);
@@ -135,10 +134,10 @@ TEST(HopperFamily, StridesThatAGatheringKernelCannotCountAreRefused) {
   refuses(&params.v_stride_slot, (device::i64{1} << 40) + 8, "v.strides");
   params.pool_extent = 400'000'000;  // 1 TB
   refuses(&params.k_stride_page, 5 * 256 + 8, "k.strides");
-  EXPECT_NO_THROW(family->write_parameters(request, out));
+  EXPECT_NO_THROW(family->complete_parameters(request, buffer));
   params.pool_extent = 1;  // a stride that is never used may be anything
   params.k_stride_page = -1280;
-  EXPECT_NO_THROW(family->write_parameters(request, out));
+  EXPECT_NO_THROW(family->complete_parameters(request, buffer));
 }
 
 }  // namespace

@@ -243,13 +243,69 @@ TEST_F(FakeExecutor, UploadPutsThePlanAtAFixedAddress) {
   }
 }
 
+TEST_F(FakeExecutor, UploadZeroesTheCountersOfItsMerges) {
+  make_context();
+  make_operands();
+  policy_.kind = PolicyKind::kFixedChunk;
+  policy_.kv_chunk = 64;
+  capacity_.min_kv_chunk = 64;
+  capacity_.max_views = 1;
+  bool copied = false;
+  bool set = false;
+  for (const std::int64_t most_tokens : {1 << 11, 1 << 17}) {
+    capacity_.max_kv_tokens = most_tokens;
+    const auto executor = make_executor();
+    const WorkspaceLayout layout(groups_, targets_, planner_->bounds(), false, false);
+    for (int round = 0; round < 2; ++round) {
+      const std::int64_t memsets = fake_state().memsets;
+      const Plan& current = plan({1, 32}, 128);
+      executor->upload(current, {});
+      (fake_state().memsets == memsets ? copied : set) = true;
+      executor->run(args_);
+      const std::int32_t* words = params_of(fake_state().launches.back()).plan;
+      EXPECT_EQ(std::memcmp(words, current.words.data(), current.words.size_bytes()), 0);
+      const auto* header = reinterpret_cast<const device::PlanHeader*>(words);
+      const auto* group =
+          reinterpret_cast<const device::GroupHeader*>(words + header->group_offset[0]);
+      ASSERT_GT(group->num_counters, 0);
+      auto* counters = const_cast<std::int32_t*>(words) - layout.counters_bytes() / 4;
+      for (std::int32_t i = 0; i < group->num_counters; ++i) ASSERT_EQ(counters[i], 0) << i;
+      std::fill_n(counters, group->num_counters, 7);  // as an aborted run might leave them
+    }
+  }
+  EXPECT_TRUE(copied) << "few counters are a part of the copy";
+  EXPECT_TRUE(set) << "many are not";
+}
+
 TEST_F(FakeExecutor, StagingIsAwaitedOnlyWhenTheRingIsFull) {
   make_context();
   const auto executor = make_executor();
-  for (int round = 0; round < 2 * StagingRing::kSlots; ++round) {
-    executor->upload(plan({1}, 4), {});
-    EXPECT_EQ(fake_state().event_waits_on_host, std::max(0, round + 1 - StagingRing::kSlots));
+  fake::State& state = fake_state();
+  constexpr int kSlots = StagingRing::kSlots;
+  const auto upload = [&](CuStream stream, bool pending) {
+    state.copies_pending = pending;
+    executor->upload(plan({1}, 4), Stream{stream});
+  };
+  // One question to the driver about all slots that it has finished.
+  for (int round = 0; round < 3 * kSlots; ++round) {
+    upload(nullptr, false);
+    EXPECT_EQ(state.event_queries, round / kSlots);
   }
+  EXPECT_EQ(state.event_waits_on_host, 0);
+  // Copies under way: each new one waits for the oldest.
+  for (int round = 0; round < 2 * kSlots; ++round) {
+    upload(nullptr, true);
+    EXPECT_EQ(state.event_waits_on_host, round + 1);
+  }
+  // The last copy on one stream says nothing of those on another.
+  CuStream stream = make_stream();
+  state.event_waits_on_host = 0;
+  upload(stream, false);
+  EXPECT_EQ(state.event_waits_on_host, 0);  // the last four were on one stream
+  for (int round = 1; round < kSlots; ++round) upload(round % 2 == 0 ? stream : nullptr, false);
+  upload(nullptr, false);  // its slot held a copy on `stream`, the last was on none
+  EXPECT_EQ(state.event_waits_on_host, 1);
+  context_->driver().stream_destroy(stream);
 }
 
 TEST_F(FakeExecutor, ClassesWithoutWorkAreLaunchedIntoGraphsOnly) {

@@ -30,7 +30,10 @@ struct State {
 
   std::vector<Launch> launches;
   std::int64_t event_waits_on_host = 0;  // cuEventSynchronize
-  std::vector<int> context_stack;        // devices, innermost last
+  std::int64_t event_queries = 0;
+  std::int64_t memsets = 0;
+  bool copies_pending = false;     // what cuEventQuery says; cuEventSynchronize ends it
+  std::vector<int> context_stack;  // devices, innermost last
 
   // What is alive.
   std::map<std::uintptr_t, std::pair<std::size_t, int>> device_memory;  // address: bytes, device

@@ -223,6 +223,7 @@ PLAIT_FAKE cuMemsetD8Async(CuDevicePtr to, unsigned char byte, std::size_t bytes
   });
 }
 PLAIT_FAKE cuMemsetD32Async(CuDevicePtr to, unsigned word, std::size_t count, CuStream stream) {
+  ++state.memsets;
   if (injected()) return kLaunchFailed;
   return submit(stream, [=] {
     std::fill_n(reinterpret_cast<unsigned*>(to), count, word);
@@ -339,6 +340,10 @@ PLAIT_FAKE cuStreamGetCaptureInfo_v2(CuStream handle, CuCaptureStatus* status, s
   }
   return kCuSuccess;
 }
+PLAIT_FAKE cuStreamGetId(CuStream stream, std::uint64_t* id) {
+  *id = reinterpret_cast<std::uintptr_t>(stream);
+  return injected() ? kLaunchFailed : kCuSuccess;
+}
 PLAIT_FAKE cuStreamGetCtx(CuStream, CuContext*) { return kCuErrorInvalidValue; }
 PLAIT_FAKE cuThreadExchangeStreamCaptureMode(CuCaptureMode*) { return kCuSuccess; }
 
@@ -351,9 +356,14 @@ PLAIT_FAKE cuEventRecord(CuEvent handle, CuStream stream) {
   event->recorded_in = stream == nullptr ? nullptr : event->stream->capturing;
   return kCuSuccess;
 }
-PLAIT_FAKE cuEventQuery(CuEvent) { return kCuSuccess; }
+PLAIT_FAKE cuEventQuery(CuEvent) {
+  ++state.event_queries;
+  if (injected()) return kLaunchFailed;
+  return state.copies_pending ? kCuErrorNotReady : kCuSuccess;
+}
 PLAIT_FAKE cuEventSynchronize(CuEvent) {
   ++state.event_waits_on_host;
+  state.copies_pending = false;
   return injected() ? kLaunchFailed : kCuSuccess;
 }
 PLAIT_FAKE cuEventElapsedTime(float* ms, CuEvent, CuEvent) {

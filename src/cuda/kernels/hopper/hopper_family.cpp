@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -243,10 +244,11 @@ class HopperFamily final : public FamilyHooks {
     return key;
   }
 
-  std::size_t write_parameters(const ParameterRequest& request,
-                               std::span<std::byte, kMaxParameterBytes> out) const override {
-    static_assert(sizeof(HopperParams) <= kMaxParameterBytes);
-    const device::AttentionParams& p = *request.common;
+  void complete_parameters(const ParameterRequest& request,
+                           ParameterBuffer& parameters) const override {
+    static_assert(sizeof(HopperParams) <= kMaxParameterBytes &&
+                  offsetof(HopperParams, common) == 0);
+    const device::AttentionParams& p = parameters.common();
     const AttentionSpec& spec = *request.kernel->spec;
     if (!(p.k_scale > 0.0F) || !std::isnormal(p.sm_scale * p.k_scale)) {
       throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
@@ -256,8 +258,8 @@ class HopperFamily final : public FamilyHooks {
       throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
                   "with ALiBi, at least 2^-60 / sm_scale (family hopper)");
     }
-    auto* params = new (out.data()) HopperParams{};
-    params->common = p;
+    std::memset(parameters.bytes.data() + sizeof(p), 0, sizeof(HopperParams) - sizeof(p));
+    auto* params = reinterpret_cast<HopperParams*>(parameters.bytes.data());
 
     const bool decode = request.kernel->tile.q_tile == kDecodeRows;
     const int tile = decode ? device::hopper::kDecodeBlockTokens
@@ -296,7 +298,7 @@ class HopperFamily final : public FamilyHooks {
         encode_rows(&params->k_map, k, params->k_rows.bytes);
         encode_rows(&params->v_map, v, params->v_rows.bytes);
       }
-      return sizeof(HopperParams);
+      return;
     }
     const std::int64_t tokens = paged ? spec.page_size : kUnbounded;
     const std::int64_t pages = paged ? p.pool_extent : 1;
@@ -305,7 +307,6 @@ class HopperFamily final : public FamilyHooks {
     encode_pool(&params->k_map, k, Axis{tokens, k.token, box}, Axis{pages, k.page, 1},
                 split_k ? 1 : all_parts);
     encode_pool(&params->v_map, v, Axis{tokens, v.token, box}, Axis{pages, v.page, 1}, all_parts);
-    return sizeof(HopperParams);
   }
 
  private:
