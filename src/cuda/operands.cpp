@@ -15,10 +15,8 @@ namespace {
 // Alignments are powers of two: they are tested by masks, since divisions would be half of what a
 // run costs before its launch.
 
-/// Strides of rows must keep the alignment of the first one.
-void check_stride(const char* field, int axis, std::int64_t stride, int element_size,
-                  std::int64_t alignment) {
-  if ((stride * element_size & (alignment - 1)) == 0) return;
+[[noreturn]] void refuse_stride(const char* field, int axis, std::int64_t stride, int element_size,
+                                std::int64_t alignment) {
   throw Error(ErrorCode::kInvalidArgument,
               std::string(field) + ".strides[" + std::to_string(axis) + "]",
               std::to_string(stride) + " elements of " + std::to_string(element_size) + " bytes",
@@ -41,8 +39,10 @@ class OperandChecker {
     address(field, tensor.data, alignment);
     for (int axis = 0; axis + 1 < tensor.rank; ++axis) {
       const auto index = static_cast<std::size_t>(axis);
-      if (tensor.shape[index] > 1) {
-        check_stride(field, axis, tensor.strides[index], element_size, alignment);
+      // Strides of rows must keep the alignment of the first one.
+      if (tensor.shape[index] > 1 &&
+          (tensor.strides[index] * element_size & (alignment - 1)) != 0) {
+        refuse_stride(field, axis, tensor.strides[index], element_size, alignment);
       }
     }
   }

@@ -119,14 +119,18 @@ WrittenOperand::WrittenOperand(const char* name, const Tensor& tensor)
 
 WrittenOperand::Bytes WrittenOperand::bytes_of(const Tensor& tensor) {
   const auto first = reinterpret_cast<std::uintptr_t>(tensor.data);
-  if (first == 0 || tensor.size() == 0) return {first, first};
+  if (first == 0) return {};
+  Size empty = 0;
+  for (std::int32_t axis = 0; axis < tensor.rank; ++axis) {
+    empty |= tensor.shape[static_cast<std::size_t>(axis)] == 0 ? 1 : 0;
+  }
+  if (empty != 0) return {first, first};
   const Reach reach = reach_of(tensor, [](Size) { return true; });
   return {first - reach.before, first + reach.after};
 }
 
-void WrittenOperand::apart_from(const char* name, const Tensor& other, int index) const {
-  const Bytes bytes = bytes_of(other);
-  if (bytes.end <= bytes_.begin || bytes_.end <= bytes.begin || bytes.begin == bytes.end) return;
+void WrittenOperand::look_closer(const char* name, const Tensor& other, int index,
+                                 Bytes bytes) const {
   if (apart_modulo_a_stride_of(tensor_, tensor_, other)) return;
   if (apart_modulo_a_stride_of(other, tensor_, other)) return;
   const std::uintptr_t shared =

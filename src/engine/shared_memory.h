@@ -23,7 +23,13 @@ class WrittenOperand {
   /// Refuses `other` unless it provably shares no byte with this one: they lie apart, or apart
   /// modulo a stride of either, as two views of one interleaved buffer. `index`: of one of several,
   /// or -1.
-  void apart_from(const char* name, const Tensor& other, int index = -1) const;
+  void apart_from(const char* name, const Tensor& other, int index = -1) const {
+    if (other.data == nullptr) return;
+    const Bytes bytes = bytes_of(other);
+    if (bytes.begin < bytes_.end && bytes_.begin < bytes.end && bytes.begin != bytes.end) {
+      look_closer(name, other, index, bytes);
+    }
+  }
 
   /// The same, but it may be this very tensor.
   void apart_from_or_in_place_of(const char* name, const Tensor& other) const;
@@ -34,6 +40,7 @@ class WrittenOperand {
     std::uintptr_t end = 0;  // past the last; that of an empty tensor is `begin`
   };
   static Bytes bytes_of(const Tensor& tensor);
+  void look_closer(const char* name, const Tensor& other, int index, Bytes bytes) const;
 
   const char* name_;
   const Tensor& tensor_;
