@@ -37,6 +37,8 @@ class BlobWriter {
   i64 at_ = 0;
 };
 
+struct Assigned;
+
 /// Scratch memory of one planner, carved from one ledger; arrays are reused group by group.
 struct Scratch {
   Task* tasks = nullptr;              // [tiles]
@@ -48,11 +50,11 @@ struct Scratch {
   i32* order = nullptr;               // [runs + workers]
   i32* buckets = nullptr;             // [kSortBuckets]
   std::uint8_t* run_class = nullptr;  // [runs]
-  i32* run_team = nullptr;            // [runs]
-  i32* cuts = nullptr;                // [runs]
+  i32* run_team = nullptr;            // [runs + workers]
+  i32* cuts = nullptr;                // [runs + workers]
   i64* loads = nullptr;               // [workers]
   i32* heap = nullptr;                // [workers]
-  void* assigned = nullptr;           // Assigned[items]
+  Assigned* assigned = nullptr;       // [items]
 };
 
 /// Runs and pieces of the tasks as they are cut; fills the runs' cost and class in scratch.

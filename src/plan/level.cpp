@@ -238,7 +238,7 @@ void cut_at_level(const GroupFacts& group, const LevelPlan& plan, TaskList& list
 }
 
 void assign_teams(const BatchFacts& batch, i32 num_runs, const Scratch& scratch, WorkerPlan& plan) {
-  Assigned* const assigned = static_cast<Assigned*>(scratch.assigned);
+  Assigned* const assigned = scratch.assigned;
   const i32 heads = batch.domain_heads;
   i32 count = 0;
   for (std::size_t c = 0; c < plan.classes.size(); ++c) {

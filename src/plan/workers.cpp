@@ -81,7 +81,7 @@ WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, i32 run_items,
     plan.classes[c].num_items = i64{run_counts[c]} * run_items;
     totals[c] *= run_items;
   }
-  Assigned* const out = static_cast<Assigned*>(scratch.assigned);
+  Assigned* const out = scratch.assigned;
   const AssignScratch assign_scratch{scratch.order, scratch.loads, scratch.heap, scratch.buckets};
   AssignJob job;
   job.cost = scratch.run_cost;
@@ -142,7 +142,7 @@ WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, i32 run_items,
 
 void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch& scratch,
                   BlobWriter& blob, device::GroupHeader& header) {
-  const Assigned* const assigned = static_cast<const Assigned*>(scratch.assigned);
+  const Assigned* const assigned = scratch.assigned;
   header.num_classes = group.num_classes;
   for (i32 c = 0; c < group.num_classes; ++c) {
     const std::size_t k = static_cast<std::size_t>(c);

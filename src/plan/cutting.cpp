@@ -1,0 +1,174 @@
+// Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
+#include "plan/cutting.h"
+
+#include <algorithm>
+
+#include "plan/chunking.h"
+#include "plan/level.h"
+
+namespace plait::planning {
+namespace {
+
+/// The bound of list scheduling, for each set of workers.
+bool keeps_bound(const GroupFacts& group, const WorkerPlan& plan) {
+  const auto holds = [](i64 makespan, i64 total, i64 item, i64 workers) {
+    return makespan - item <= (total - item) / workers;
+  };
+  if (group.num_classes > 1 && group.target->shared_workers) {
+    return holds(plan.largest_load, plan.total_load, plan.largest_item, group.num_workers);
+  }
+  for (const ClassSummary& c : plan.classes) {
+    if (c.num_items > 0 && !holds(c.largest_load, c.total_load, c.largest_item, c.num_workers)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+class Cutter {
+ public:
+  Cutter(const GroupFacts& group, BatchFacts& batch, TaskList& list, BlobWriter& blob,
+         Scratch& scratch, WorkerPlan& workers)
+      : group_(group),
+        batch_(batch),
+        list_(list),
+        blob_(blob),
+        start_(blob),
+        scratch_(scratch),
+        workers_(workers) {}
+
+  RunSection run() {
+    if (group_.policy.kind == PolicyKind::kFixedChunk) {
+      cut_fixed(group_, batch_, list_);
+      return assign();
+    }
+    if (group_.policy.kind == PolicyKind::kUnsplit || !group_.allow_split) {
+      cut_unsplit(group_, batch_, list_);
+      return assign();
+    }
+    whole_ = measure(batch_, list_);
+    mean_ = std::max<i64>(1, (whole_.total + group_.num_workers - 1) / group_.num_workers);
+    return group_.canonical() ? canonical() : balanced();
+  }
+
+ private:
+  /// Runs of the tasks as they are cut, in the place of those written before.
+  RunSection write() {
+    blob_ = start_;
+    return write_runs(group_, batch_, list_, blob_, scratch_);
+  }
+  RunSection assign() {
+    const RunSection section = write();
+    workers_ = assign_group(group_, section.num_runs, batch_.domain_heads, scratch_);
+    return section;
+  }
+
+  RunSection canonical() {
+    const auto within = [&](const CutSize& size) {
+      return size.runs <= group_.bounds.runs &&
+             size.runs * batch_.domain_heads <= group_.bounds.items &&
+             size.state_rows <= group_.bounds.state_rows;
+    };
+    for (i64 limit = mean_ / 2; limit < kMaxCost; limit *= 2) {
+      if (within(cut_to_limit(group_, batch_, list_, limit))) return assign();
+      limit = std::max<i64>(limit, 1);
+    }
+    cut_unsplit(group_, batch_, list_);
+    return assign();
+  }
+
+  /// Whole items first (none above one mean load), longest first; if they do not level, cut where
+  /// workers are full; if there are too few workers for that, cut smaller and smaller.
+  RunSection balanced() {
+    if (whole_.largest > mean_) cut_to_limit(group_, batch_, list_, mean_);
+    const RunSection section = assign();
+    if (workers_.largest_load <= good() || !group_.policy.balance) return section;
+    LevelPlan level;
+    if (!pays(level)) return smaller(section);
+    split_heads(level.team, batch_, list_);
+    cut_at_level(group_, level, list_, scratch_);
+    const RunSection levelled = write();
+    assign_teams(batch_, levelled.num_runs, scratch_, level.workers);
+    workers_ = level.workers;
+    return levelled;
+  }
+
+  /// Whether level cutting fits the budgets and beats the assignment at hand. Changes no task.
+  bool pays(LevelPlan& level) const {
+    const i64 load = workers_.largest_load;
+    if (!find_level(group_, batch_, list_, level) ||
+        level.workers.largest_load >= load - load / 256 || !keeps_bound(group_, level.workers)) {
+      return false;
+    }
+    const CutSize whole = measure(batch_, list_).size;
+    return (level.size.runs - whole.runs * level.copies) * level.team <=
+               group_.bounds.split_items &&
+           level.size.state_rows - whole.state_rows <= group_.bounds.split_rows;
+  }
+
+  /// Halves, quarters and eighths of a mean load, while they fit; `section` is that of whole ones.
+  RunSection smaller(RunSection section) {
+    const auto within = [&](const CutSize& size) {
+      return (size.runs - whole_.size.runs) * batch_.domain_heads <= group_.bounds.split_items &&
+             size.state_rows - whole_.size.state_rows <= group_.bounds.split_rows;
+    };
+    i64 best_load = workers_.largest_load;
+    i64 best_limit = mean_;
+    i64 assigned_limit = mean_;
+    i64 cut_limit = mean_;
+    for (i64 divisor : {2, 4, 8}) {
+      if (whole_.largest <= mean_ / divisor) continue;  // would cut nothing
+      cut_limit = std::max<i64>(1, mean_ / divisor);
+      if (!within(cut_to_limit(group_, batch_, list_, cut_limit))) break;
+      section = assign();
+      assigned_limit = cut_limit;
+      if (workers_.largest_load < best_load - best_load / 128) {
+        best_load = workers_.largest_load;
+        best_limit = cut_limit;
+      }
+      if (workers_.largest_load <= good()) break;
+    }
+    if (cut_limit != best_limit) cut_to_limit(group_, batch_, list_, best_limit);
+    return assigned_limit == best_limit ? section : assign();
+  }
+
+  i64 good() const { return mean_ + mean_ / 32; }
+
+  const GroupFacts& group_;
+  BatchFacts& batch_;
+  TaskList& list_;
+  BlobWriter& blob_;
+  const BlobWriter start_;
+  Scratch& scratch_;
+  WorkerPlan& workers_;
+  WholeSize whole_;
+  i64 mean_ = 1;  // load of a worker
+};
+
+}  // namespace
+
+void make_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& list) {
+  if (!group.canonical()) {
+    build_tasks(group, batch, list);
+    mark_shared_rows(group, batch, list);
+    return;
+  }
+  build_canonical_tasks(group, batch, false, list);
+  mark_shared_rows(group, batch, list);
+  const CutSize forced = cut_unsplit(group, batch, list);
+  const bool fits = forced.runs <= group.bounds.runs &&
+                    forced.runs * batch.domain_heads <= group.bounds.items &&
+                    forced.state_rows <= group.bounds.state_rows;
+  if (!fits || (forced.state_rows > 0 && !group.allow_split && group.policy.allow_write_through)) {
+    // Sharing would need more partial states than the workspace holds: the same segments, flat.
+    build_canonical_tasks(group, batch, true, list);
+    mark_shared_rows(group, batch, list);
+  }
+}
+
+RunSection cut_and_assign(const GroupFacts& group, BatchFacts& batch, TaskList& list,
+                          BlobWriter& blob, Scratch& scratch, WorkerPlan& workers) {
+  return Cutter(group, batch, list, blob, scratch, workers).run();
+}
+
+}  // namespace plait::planning
