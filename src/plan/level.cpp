@@ -129,6 +129,74 @@ void summarise(const GroupFacts& group, const LevelPlan& plan, const Lanes& lane
   }
 }
 
+/// What the tasks of each set of workers cost, and about what a cut adds to it.
+struct Demand {
+  ClassLoads totals{};
+  ClassLoads per_cut{};
+  bool can_cut = false;  // some task has more than one KV tile
+};
+
+Demand demand_of(const GroupFacts& group, const TaskList& list, bool together) {
+  Demand demand;
+  for (i32 i = 0; i < list.count; ++i) {
+    const Task& task = list.tasks[i];
+    const std::size_t c = static_cast<std::size_t>(task.tile_class);
+    const TileClass& tile = group.classes[c];
+    const CostModel& cost = tile.cost;
+    demand.can_cut |= task.tokens() > tile.kv_tile;
+    const std::size_t lane = together ? 0 : c;
+    // Plus one: tasks that cost nothing still need a team.
+    demand.totals[lane] +=
+        1 + task.cost + (task.needs_state != 0 ? i64{cost.per_state_row} * task.num_fused : 0);
+    demand.per_cut[lane] = std::max<i64>(
+        demand.per_cut[lane], cost.per_item + i64{2} * cost.per_state_row * task.num_fused +
+                                  (cost.per_tile + i64{cost.per_kv_token} * tile.kv_tile) / 2);
+  }
+  return demand;
+}
+
+/// The level of one set of workers, closed in from both sides. Every cut costs an item and a state,
+/// and how many there will be shows only afterwards: the last team says whether the level allowed
+/// for too few or too many.
+class LevelSearch {
+ public:
+  LevelSearch() = default;
+  LevelSearch(i64 total, i64 per_cut, i32 share)
+      : share_(share), per_cut_(per_cut), level_(total / share + per_cut / 2) {}
+
+  i64 level() const { return level_; }
+  i64 best() const { return best_; }
+
+  /// Learns from tasks laid out at level(); false if another level would hardly change anything.
+  bool improve(const Lane& lane) {
+    if (share_ == 0) return false;
+    if (lane.largest_load() < best_load_) {
+      best_load_ = lane.largest_load();
+      best_ = level_;
+    }
+    // What is missing in the last teams, or too much in the very last one.
+    const i64 missing = (share_ - 1 - lane.team) * level_ + level_ - lane.load;
+    if (missing < 0) {
+      too_low_ = std::max(too_low_, level_);
+      level_ += (-missing * 3 / 2 + share_ - 1) / share_ + per_cut_ / 16;
+    } else {
+      enough_ = std::min(enough_, level_);
+      level_ -= missing * 3 / 4 / share_;
+    }
+    if (level_ <= too_low_ || level_ >= enough_) level_ = (too_low_ + enough_) / 2;
+    return missing < 0 ? -missing > level_ / 64 : missing / share_ > level_ / 64;
+  }
+
+ private:
+  i32 share_ = 0;  // teams
+  i64 per_cut_ = 0;
+  i64 level_ = 0;
+  i64 too_low_ = 0;
+  i64 enough_ = INT64_MAX / 4;
+  i64 best_ = 0;
+  i64 best_load_ = INT64_MAX;
+};
+
 }  // namespace
 
 bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList& list,
@@ -140,78 +208,35 @@ bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList
   const std::size_t classes = static_cast<std::size_t>(group.num_classes);
   plan.together = classes == 1 || group.target->shared_workers;
   if (teams < 2) return false;
-  bool can_cut = false;
-
-  ClassLoads totals{};
-  ClassLoads fixed{};
-  for (i32 i = 0; i < list.count; ++i) {
-    const Task& task = list.tasks[i];
-    const std::size_t c = static_cast<std::size_t>(task.tile_class);
-    const CostModel& cost = group.classes[c].cost;
-    can_cut |= task.tokens() > group.classes[c].kv_tile;
-    const std::size_t lane = plan.together ? 0 : c;
-    // Plus one: tasks that cost nothing still need a team.
-    totals[lane] +=
-        1 + task.cost + (task.needs_state != 0 ? i64{cost.per_state_row} * task.num_fused : 0);
-    fixed[lane] = std::max<i64>(
-        fixed[lane], cost.per_item + i64{2} * cost.per_state_row * task.num_fused +
-                         (cost.per_tile + i64{cost.per_kv_token} * group.classes[c].kv_tile) / 2);
-  }
-  if (!can_cut) return false;
-  for (i64& total : totals) total *= plan.copies;
+  Demand demand = demand_of(group, list, plan.together);
+  if (!demand.can_cut) return false;
+  for (i64& total : demand.totals) total *= plan.copies;
   if (plan.together) {
     plan.shares[0] = teams;
   } else {
-    share_workers(group.num_classes, teams, totals, plan.shares);
+    share_workers(group.num_classes, teams, demand.totals, plan.shares);
     i32 sum = 0;
     for (std::size_t c = 0; c < classes; ++c) sum += plan.shares[c];
     if (sum > teams) return false;
   }
-  // Every cut costs an item and a state, and how many there will be shows only afterwards: the
-  // last team says whether the level allowed for too few or too many.
-  ClassLoads level{};
-  ClassLoads best_load{};
-  ClassLoads too_low{};
-  ClassLoads enough{};
+
+  std::array<LevelSearch, device::kMaxClasses> searches;
   for (std::size_t c = 0; c < classes; ++c) {
-    best_load[c] = INT64_MAX;
-    enough[c] = INT64_MAX / 4;
-    if (plan.shares[c] > 0) level[c] = totals[c] / plan.shares[c] + fixed[c] / 2;
+    if (plan.shares[c] == 0) continue;
+    searches[c] = LevelSearch(demand.totals[c], demand.per_cut[c], plan.shares[c]);
   }
   Lanes lanes;
   ClassLoads laid{};
   constexpr int kAttempts = 6;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    laid = level;
-    lanes = try_levels(group, list, laid, plan);
     bool again = false;
-    for (std::size_t c = 0; c < classes; ++c) {
-      const Lane& lane = lanes[c];
-      const i32 share = plan.shares[c];
-      if (share == 0) continue;
-      if (lane.largest_load() < best_load[c]) {
-        best_load[c] = lane.largest_load();
-        plan.level[c] = level[c];
-      }
-      // What is missing in the last teams, or too much in the very last one.
-      const i64 missing = (share - 1 - lane.team) * level[c] + level[c] - lane.load;
-      if (missing < 0) {
-        too_low[c] = std::max(too_low[c], level[c]);
-        level[c] += (-missing * 3 / 2 + share - 1) / share + fixed[c] / 16;
-      } else {
-        enough[c] = std::min(enough[c], level[c]);
-        level[c] -= missing * 3 / 4 / share;
-      }
-      if (level[c] <= too_low[c] || level[c] >= enough[c]) level[c] = (too_low[c] + enough[c]) / 2;
-      again |= missing < 0 ? -missing > level[c] / 64 : missing / share > level[c] / 64;
-    }
+    for (std::size_t c = 0; c < classes; ++c) laid[c] = searches[c].level();
+    lanes = try_levels(group, list, laid, plan);
+    for (std::size_t c = 0; c < classes; ++c) again |= searches[c].improve(lanes[c]);
     if (!again) break;
   }
-  bool best = true;
-  for (std::size_t c = 0; c < classes; ++c) {
-    best &= plan.shares[c] == 0 || laid[c] == plan.level[c];
-  }
-  if (!best) lanes = try_levels(group, list, plan.level, plan);
+  for (std::size_t c = 0; c < classes; ++c) plan.level[c] = searches[c].best();
+  if (laid != plan.level) lanes = try_levels(group, list, plan.level, plan);
   summarise(group, plan, lanes, plan.workers);
   return true;
 }
