@@ -10,7 +10,7 @@ std::span<const FieldCase> field_cases() {
   static const std::vector<FieldCase> all = [] {
     std::vector<FieldCase> cases;
     for (const auto part : {empty_and_mask_cases(), memory_cases(), variant_cases(), plan_cases(),
-                            operation_cases()}) {
+                            refusal_cases(), operation_cases()}) {
       cases.insert(cases.end(), part.begin(), part.end());
     }
     std::stable_sort(cases.begin(), cases.end(),

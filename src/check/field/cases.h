@@ -27,6 +27,7 @@ std::span<const FieldCase> empty_and_mask_cases();
 std::span<const FieldCase> memory_cases();
 std::span<const FieldCase> variant_cases();
 std::span<const FieldCase> plan_cases();
+std::span<const FieldCase> refusal_cases();
 std::span<const FieldCase> operation_cases();
 
 }  // namespace plait::check::field
