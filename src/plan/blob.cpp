@@ -84,19 +84,36 @@ void BlobWriter::overflow(i64 need) const {
               "at most the proven bound, " + std::to_string(capacity_));
 }
 
-RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
-                      BlobWriter& blob, Scratch& scratch) {
-  RunSection section;
-  i64 runs = 0;
-  i64 most_pieces = 0;
-  const i64 pieces_per_item = group.canonical() ? static_cast<i64>(batch.num_views()) : 1;
+i32 cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scratch) {
+  i32 runs = 0;
   for (i32 i = 0; i < list.count; ++i) {
-    runs += list.tasks[i].num_chunks;
-    most_pieces += list.tasks[i].num_chunks * pieces_per_item;
+    const Task& task = list.tasks[i];
+    const auto add = [&](i64 cost) {
+      scratch.run_cost[runs] = cost;
+      scratch.run_class[runs] = static_cast<std::uint8_t>(task.tile_class);
+      ++runs;
+    };
+    // Nearly all: what a whole task costs is known.
+    if (task.num_chunks == 1 && task.needs_state == 0) {
+      add(task.cost);
+      continue;
+    }
+    const TileClass& tile = group.classes[static_cast<std::size_t>(task.tile_class)];
+    for (i32 c = 0; c < task.num_chunks; ++c) {
+      const Range range = chunk_range(group, task, scratch.cuts, c);
+      add(item_cost(tile, range.end - range.begin, task.num_fused));
+    }
   }
-  section.num_runs = static_cast<i32>(runs);
-  section.num_items = runs * batch.domain_heads;
-  section.run_offset = blob.open<device::Run>(runs);
+  return runs;
+}
+
+RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
+                      i32 num_runs, BlobWriter& blob, Scratch& scratch) {
+  RunSection section;
+  const i64 most_pieces = num_runs * (group.canonical() ? static_cast<i64>(batch.num_views()) : 1);
+  section.num_runs = num_runs;
+  section.num_items = i64{num_runs} * batch.domain_heads;
+  section.run_offset = blob.open<device::Run>(num_runs);
   section.piece_offset = blob.open<device::Piece>(most_pieces);
   device::Run* run = blob.at<device::Run>(section.run_offset);
   device::Piece* const pieces = blob.at<device::Piece>(section.piece_offset);
@@ -104,7 +121,7 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
   i32 index = 0;
   i32 num_pieces = 0;
   i64 state_row = 0;
-  const auto add = [&](const Task& task, i32 pieces_of_item, i32 state_begin, i64 cost) {
+  const auto add = [&](const Task& task, i32 pieces_of_item, i32 state_begin) {
     run[index] = {task.fused_begin,
                   task.num_fused,
                   task.head,
@@ -114,10 +131,8 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
                   state_begin,
                   0,
                   0,
-                  saturate(cost),
+                  saturate(scratch.run_cost[index]),
                   {0, 0}};
-    scratch.run_cost[index] = cost;
-    scratch.run_class[index] = static_cast<std::uint8_t>(task.tile_class);
     num_pieces += pieces_of_item;
     ++index;
   };
@@ -126,14 +141,12 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
     task.first_run = index;
     task.merged = 0;
     const bool state = task.needs_state != 0 || task.num_chunks > 1;
-    // Nearly all: whole, and what they cost as one item is known.
-    if (!state && !group.canonical()) {
+    if (!state && !group.canonical()) {  // nearly all
       pieces[num_pieces] =
           make_piece(task.block, task.kv_begin, task.kv_end, task.full_begin, task.full_end);
-      add(task, task.kv_begin < task.kv_end ? 1 : 0, -1, task.cost);
+      add(task, task.kv_begin < task.kv_end ? 1 : 0, -1);
       continue;
     }
-    const TileClass& tile = group.classes[static_cast<std::size_t>(task.tile_class)];
     for (i32 c = 0; c < task.num_chunks; ++c) {
       const Range range = chunk_range(group, task, scratch.cuts, c);
       i32 count = 0;
@@ -145,8 +158,7 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
             make_piece(task.block, range.begin, range.end, task.full_begin, task.full_end);
         count = 1;
       }
-      add(task, count, state ? static_cast<i32>(state_row) : -1,
-          item_cost(tile, range.end - range.begin, state ? task.num_fused : 0));
+      add(task, count, state ? static_cast<i32>(state_row) : -1);
       if (!state) continue;
       state_row += i64{task.num_fused} * heads;
       section.partial_states += heads;

@@ -57,8 +57,11 @@ struct Scratch {
   Assigned* assigned = nullptr;       // [items]
 };
 
-/// Runs and pieces of the tasks as they are cut; fills the runs' cost and class in scratch.
-/// Rewriting after another cut reuses the same place.
+/// Cost and class of every run of the tasks as they are cut, into scratch; returns how many there
+/// are.
+i32 cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scratch);
+
+/// Runs and pieces of the same cut.
 struct RunSection {
   i32 run_offset = 0, num_runs = 0;
   i32 piece_offset = 0, num_pieces = 0;
@@ -67,7 +70,7 @@ struct RunSection {
   i64 partial_states = 0;
 };
 RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
-                      BlobWriter& blob, Scratch& scratch);
+                      i32 num_runs, BlobWriter& blob, Scratch& scratch);
 
 /// Merges and their references; completes the merge fields of the runs.
 struct MergeSection {

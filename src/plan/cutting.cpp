@@ -33,18 +33,17 @@ class Cutter {
         batch_(batch),
         list_(list),
         blob_(blob),
-        start_(blob),
         scratch_(scratch),
         workers_(workers) {}
 
   RunSection run() {
     if (group_.policy.kind == PolicyKind::kFixedChunk) {
       cut_fixed(group_, batch_, list_);
-      return assign();
+      return assign_and_write();
     }
     if (group_.policy.kind == PolicyKind::kUnsplit || !group_.allow_split) {
       cut_unsplit(group_, batch_, list_);
-      return assign();
+      return assign_and_write();
     }
     whole_ = measure(batch_, list_);
     mean_ = std::max<i64>(1, (whole_.total + group_.num_workers - 1) / group_.num_workers);
@@ -52,15 +51,15 @@ class Cutter {
   }
 
  private:
-  /// Runs of the tasks as they are cut, in the place of those written before.
-  RunSection write() {
-    blob_ = start_;
-    return write_runs(group_, batch_, list_, blob_, scratch_);
+  void assign() {
+    num_runs_ = cost_runs(group_, list_, scratch_);
+    workers_ = assign_group(group_, num_runs_, batch_.domain_heads, scratch_);
   }
-  RunSection assign() {
-    const RunSection section = write();
-    workers_ = assign_group(group_, section.num_runs, batch_.domain_heads, scratch_);
-    return section;
+  /// Once, when it is known how the tasks are cut best.
+  RunSection write() { return write_runs(group_, batch_, list_, num_runs_, blob_, scratch_); }
+  RunSection assign_and_write() {
+    assign();
+    return write();
   }
 
   RunSection canonical() {
@@ -70,27 +69,27 @@ class Cutter {
              size.state_rows <= group_.bounds.state_rows;
     };
     for (i64 limit = mean_ / 2; limit < kMaxCost; limit *= 2) {
-      if (within(cut_to_limit(group_, batch_, list_, limit))) return assign();
+      if (within(cut_to_limit(group_, batch_, list_, limit))) return assign_and_write();
       limit = std::max<i64>(limit, 1);
     }
     cut_unsplit(group_, batch_, list_);
-    return assign();
+    return assign_and_write();
   }
 
   /// Whole items first (none above one mean load), longest first; if they do not level, cut where
   /// workers are full; if there are too few workers for that, cut smaller and smaller.
   RunSection balanced() {
     if (whole_.largest > mean_) cut_to_limit(group_, batch_, list_, mean_);
-    const RunSection section = assign();
-    if (workers_.largest_load <= good() || !group_.policy.balance) return section;
+    assign();
+    if (workers_.largest_load <= good() || !group_.policy.balance) return write();
     LevelPlan level;
-    if (!pays(level)) return smaller(section);
+    if (!pays(level)) return smaller();
     split_heads(level.team, batch_, list_);
     cut_at_level(group_, level, list_, scratch_);
-    const RunSection levelled = write();
-    assign_teams(batch_, levelled.num_runs, scratch_, level.workers);
+    num_runs_ = cost_runs(group_, list_, scratch_);
+    assign_teams(batch_, num_runs_, scratch_, level.workers);
     workers_ = level.workers;
-    return levelled;
+    return write();
   }
 
   /// Whether level cutting fits the budgets and beats the assignment at hand. Changes no task.
@@ -106,8 +105,8 @@ class Cutter {
            level.size.state_rows - whole.state_rows <= group_.bounds.split_rows;
   }
 
-  /// Halves, quarters and eighths of a mean load, while they fit; `section` is that of whole ones.
-  RunSection smaller(RunSection section) {
+  /// Halves, quarters and eighths of a mean load, while they fit; whole ones are assigned.
+  RunSection smaller() {
     const auto within = [&](const CutSize& size) {
       return (size.runs - whole_.size.runs) * batch_.domain_heads <= group_.bounds.split_items &&
              size.state_rows - whole_.size.state_rows <= group_.bounds.split_rows;
@@ -120,7 +119,7 @@ class Cutter {
       if (whole_.largest <= mean_ / divisor) continue;  // would cut nothing
       cut_limit = std::max<i64>(1, mean_ / divisor);
       if (!within(cut_to_limit(group_, batch_, list_, cut_limit))) break;
-      section = assign();
+      assign();
       assigned_limit = cut_limit;
       if (workers_.largest_load < best_load - best_load / 128) {
         best_load = workers_.largest_load;
@@ -129,7 +128,7 @@ class Cutter {
       if (workers_.largest_load <= good()) break;
     }
     if (cut_limit != best_limit) cut_to_limit(group_, batch_, list_, best_limit);
-    return assigned_limit == best_limit ? section : assign();
+    return assigned_limit == best_limit ? write() : assign_and_write();
   }
 
   i64 good() const { return mean_ + mean_ / 32; }
@@ -138,11 +137,11 @@ class Cutter {
   BatchFacts& batch_;
   TaskList& list_;
   BlobWriter& blob_;
-  const BlobWriter start_;
   Scratch& scratch_;
   WorkerPlan& workers_;
   WholeSize whole_;
   i64 mean_ = 1;  // load of a worker
+  i32 num_runs_ = 0;
 };
 
 }  // namespace

@@ -17,11 +17,16 @@ struct Lane {
   ClassLoads totals{};
   ClassLoads items{};
 
-  void place(i32 tile_class, i64 cost) {
+  void place(i32 tile_class, i64 cost) { place(tile_class, 1, cost, cost); }
+  void place(i32 tile_class, i64 count, i64 cost, i64 largest) {
     load += cost;
     totals[static_cast<std::size_t>(tile_class)] += cost;
-    ++items[static_cast<std::size_t>(tile_class)];
-    largest_item = std::max(largest_item, cost);
+    items[static_cast<std::size_t>(tile_class)] += count;
+    largest_item = std::max(largest_item, largest);
+  }
+  /// Whether a task goes here whole, for what it costs as one item: nearly all do.
+  bool takes(const Task& task, i64 load_before) const {
+    return task.needs_state == 0 && load_before + task.cost <= level;
   }
   i64 largest_load() const { return std::max(largest_before, load); }
   bool last() const { return team + 1 >= teams; }
@@ -45,8 +50,7 @@ i32 tokens_that_fit(const TileClass& tile, const Task& task, i64 room) {
 /// Lays a task after those before it: place(team) for each of its items, cut(slot) between them.
 template <class Place, class Cut>
 void lay_task(const TileClass& tile, const Task& task, Lane& lane, Place&& place, Cut&& cut) {
-  // Nearly all: they fit whole, and what they cost as one item is known.
-  if (task.needs_state == 0 && lane.load + task.cost <= lane.level) {
+  if (lane.takes(task, lane.load)) {
     lane.place(task.tile_class, task.cost);
     place(lane.team);
     return;
@@ -95,12 +99,27 @@ Lanes try_levels(const GroupFacts& group, const TaskList& list, const ClassLoads
   Lanes lanes = empty_lanes(plan, levels);
   plan.size = CutSize{};
   for (i32 copy = 0; copy < plan.copies; ++copy) {
-    for (i32 i = 0; i < list.count; ++i) {
-      const Task& task = list.tasks[i];
-      const std::size_t c = static_cast<std::size_t>(task.tile_class);
+    for (i32 i = 0; i < list.count;) {
+      const i32 tile_class = list.tasks[i].tile_class;
+      const std::size_t c = static_cast<std::size_t>(tile_class);
+      Lane& lane = lanes[plan.together ? 0 : c];
+      // As many as the team takes whole, without a look at the lane.
+      const i32 first = i;
+      i64 cost = 0;
+      i64 largest = 0;
+      for (; i < list.count && list.tasks[i].tile_class == tile_class &&
+             lane.takes(list.tasks[i], lane.load + cost);
+           ++i) {
+        cost += list.tasks[i].cost;
+        largest = std::max(largest, list.tasks[i].cost);
+      }
+      lane.place(tile_class, i - first, cost, largest);
+      plan.size.runs += i - first;
+      if (i == list.count || list.tasks[i].tile_class != tile_class) continue;
+      const Task& task = list.tasks[i++];
       i32 items = 0;
       lay_task(
-          group.classes[c], task, lanes[plan.together ? 0 : c], [&](i32) { ++items; }, [](i32) {});
+          group.classes[c], task, lane, [&](i32) { ++items; }, [](i32) {});
       plan.size.runs += items;
       if (items > 1 || task.needs_state != 0) {
         plan.size.state_rows += i64{items} * task.num_fused * plan.team;
