@@ -44,24 +44,51 @@ struct Builder {
   TaskList& list;
   i32 fixed_class;  // -1: per tile
 
+  /// Whether every row sees the keys of its request from the first to some last one.
+  bool sees_prefixes() const {
+    return group.spec->window_left < 0 && group.spec->mask != MaskKind::kCustom &&
+           !batch.counts.has_positions && !batch.resolved.spans_requests;
+  }
+
+  /// The only tile of a block, where rows see prefixes; false if it is not all in one of the first
+  /// class. What a batch of decodes consists of: nothing to divide, little to compare.
+  bool decode_task(const RowBlock& block, i32 record, i32 head) {
+    const TileClass& tile = group.classes[0];
+    const i32 count = block.num_rows * group.group_size;
+    i64 end = block.num_slots;
+    i64 full_end = end;
+    if (group.spec->mask == MaskKind::kCausal) {
+      const i64 first = i64{block.pos0} + 1 - block.base_pos;  // keys that the first row sees
+      end = std::min(end, first + block.num_rows - 1);
+      full_end = std::min(end, first);
+    }
+    if (count > tile.q_tile || count == 0 || end <= 0) return false;
+    Task& t = list.tasks[list.count++];
+    t = Task{};
+    t.block = record;
+    t.fused_begin = block.row_begin * group.group_size;
+    t.num_fused = count;
+    t.kv_end = static_cast<i32>(end);
+    t.full_end = static_cast<i32>(std::max<i64>(full_end, 0));
+    t.head = head;
+    t.cost = item_cost(tile, end, 0);
+    return true;
+  }
+
   void block_tasks(const RowBlock& block, i32 record, i32 head, bool keep_empty) {
     if (block.num_rows == 0) return;
     const i32 g = group.group_size;
-    const i32 last_row = block.row_begin + block.num_rows;
-    const i32 begin = block.row_begin * g;
-    const i32 end = last_row * g;
-    i32 fused = begin;
+    const i32 end = (block.row_begin + block.num_rows) * g;
+    i32 fused = block.row_begin * g;
     TileRows rows(group, batch, block);
     while (fused < end) {
       const i32 left = end - fused;
       const i32 c = fixed_class >= 0 ? fixed_class : class_of(group, left);
       const TileClass& tile = group.classes[static_cast<std::size_t>(c)];
       i32 count = std::min(left, tile.q_tile);
-      // A decode is one tile: nothing to divide.
-      const i32 row = fused == begin ? block.row_begin : fused / g;
-      i32 row_end = count == left ? last_row : (fused + count + g - 1) / g;
+      i32 row_end = (fused + count + g - 1) / g;
       const i32 asked = row_end;
-      const PositionRange positions = rows.positions(row, row_end);
+      const PositionRange positions = rows.positions(fused / g, row_end);
       if (row_end != asked) count = row_end * g - fused;
       add(block, record, head, c, fused, count, positions, keep_empty);
       fused += count;
@@ -101,6 +128,7 @@ void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& lis
   Builder builder{group, batch, list,
                   group.policy.tile_per_item ? -1 : average_class(group, batch)};
   list.count = 0;
+  const bool decodes = builder.fixed_class < 0 && builder.sees_prefixes();
   for (i32 domain = 0; domain < batch.num_domains; ++domain) {
     i32* view_begin = list.view_begin + static_cast<std::size_t>(domain) * (views + 1);
     for (std::size_t v = 0; v < views; ++v) {
@@ -109,7 +137,10 @@ void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& lis
       const i32 num_blocks = static_cast<i32>(batch.batch->views[v].row_indptr.size()) - 1;
       for (i32 b = 0; b < num_blocks; ++b) {
         const i32 record = batch.record(v, b, domain);
-        builder.block_tasks(batch.blocks[record], record, domain * batch.domain_heads, last);
+        const RowBlock& block = batch.blocks[record];
+        const i32 head = domain * batch.domain_heads;
+        if (decodes && builder.decode_task(block, record, head)) continue;
+        builder.block_tasks(block, record, head, last);
       }
     }
     view_begin[views] = list.count;
