@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "oracle/safetensors.h"
 #include "support/problems.h"
@@ -211,6 +212,13 @@ TEST_F(EvalTest, CheckListsRunsAndRefuses) {
   EXPECT_NE(ran.out.find("3 passed, 0 failed"), std::string::npos) << ran.out;
   ran = run("check '" + test::paged_example().dump() + "'");
   EXPECT_EQ(ran.code, 0) << ran.out << ran.err;
+  // Each kind of case has its line.
+  for (const auto& [name, cases] : {std::pair{"variant/output", 8}, std::pair{"field/15", 1}}) {
+    ran = run(std::string("check --verbose --filter ") + name);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(lines_of(ran.out), cases + 1) << ran.out;
+    EXPECT_TRUE(ran.out.starts_with(std::string("ok       ") + name)) << ran.out;
+  }
   EXPECT_EQ(run("check --filter nothing-of-this-name --count 1").code, 2);
   EXPECT_EQ(run("check '{\"version\": 1}'").code, 2);
   EXPECT_EQ(run("check --count -1").code, 2);
