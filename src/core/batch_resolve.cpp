@@ -85,6 +85,13 @@ void resolve_lengths(const ViewPass& last, bool any_positions, i32* kv_len) {
   const Batch& batch = last.batch;
   const i64 num_requests = static_cast<i64>(batch.qo_indptr.size()) - 1;
   const bool given = !batch.kv_len.empty();
+  if (!given && last.one_per_request && last.view.positions.empty()) {
+    for (i64 r = 0; r < num_requests; ++r) {
+      const RowBlock& record = last.records[r * last.lists];
+      kv_len[r] = record.base_pos + record.num_slots;
+    }
+    return;
+  }
   i64 b = 0;
   for (i64 r = 0; r < num_requests; ++r) {
     const i32 row_begin = batch.qo_indptr[static_cast<std::size_t>(r)];
@@ -163,11 +170,6 @@ class RequestPass {
       const i32 kv_len = empty ? 0 : kv_len_[q];
       r->kv_len = kv_len;
       r->pos0 = kv_len - q_len + (r->row_begin - q_begin);
-      r->mask_bit0_lo = 0;
-      r->mask_bit0_hi = 0;
-      r->mask_row_bits = 0;
-      r->mask_pos_base = 0;
-      r->rope_k_begin = 0;
       if (!custom && !rope) continue;
       for (; request < r->request; ++request) {
         const std::size_t p = static_cast<std::size_t>(request);

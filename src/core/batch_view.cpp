@@ -72,39 +72,13 @@ void ViewPass::check_positions(i64 list, i64 begin, i64 end, i32 last) const {
   }
 }
 
-/// Fills the counts of one list, whose first token stands at logical position `base`.
-void ViewPass::fill_list(i64 list, i64 base) const {
-  const i64 begin = view.page_indptr[static_cast<std::size_t>(list)];
-  const i64 end = view.page_indptr[static_cast<std::size_t>(list) + 1];
-  i64 slots = end - begin;
-  if (spec.kv_kind == KvKind::kPaged) {
-    const i32 last = view.last_page_len[static_cast<std::size_t>(list)];
-    if (slots == 0) {
-      if (last != 0) {
-        refuse(at(name(index, "last_page_len"), list), last, "0 for a list without pages");
-      }
-    } else {
-      if (last < 1 || last > spec.page_size) {
-        refuse(at(name(index, "last_page_len"), list), last,
-               "1.." + std::to_string(spec.page_size) + " for a list with pages");
-      }
-      slots = (slots - 1) * spec.page_size + last;
-    }
-    if (!view.positions.empty()) check_positions(list, begin, end, last);
-  } else if (!view.positions.empty()) {
-    check_positions(list, begin, end, 1);
-  }
-  if (base + slots > kMaxIndex) {
-    refuse(at(name(index, "page_indptr"), list + 1), base + slots, "fewer than 2^31 tokens");
-  }
-  RowBlock& r = records[list];
-  r.view = static_cast<i32>(index);
-  r.page_begin = static_cast<i32>(begin);
-  r.num_slots = static_cast<i32>(slots);
-  r.base_pos = static_cast<i32>(base);
-  r.segment_base = 0;
-  r.flags = (spec.kv_kind == KvKind::kRagged ? device::kBlockRagged : 0) |
-            (view.positions_at_run || !view.positions.empty() ? device::kBlockHasPositions : 0);
+void ViewPass::refuse_last_page(i64 list) const {
+  const i32 last = view.last_page_len[static_cast<std::size_t>(list)];
+  const bool pages = view.page_indptr[static_cast<std::size_t>(list)] !=
+                     view.page_indptr[static_cast<std::size_t>(list) + 1];
+  refuse(at(name(index, "last_page_len"), list), last,
+         pages ? "1.." + std::to_string(spec.page_size) + " for a list with pages"
+               : "0 for a list without pages");
 }
 
 /// Moves `request` on to the first one with rows of block `b`, checks that they belong together,
@@ -112,8 +86,7 @@ void ViewPass::fill_list(i64 list, i64 base) const {
 i32 ViewPass::place_rows(i64 b, i64& request) const {
   const i32 row_begin = view.row_indptr[static_cast<std::size_t>(b)];
   const i32 row_end = view.row_indptr[static_cast<std::size_t>(b) + 1];
-  if (one_per_request) request = b;
-  if (one_per_request || row_begin == row_end) return 0;
+  if (row_begin == row_end) return 0;
   const auto begin_of = [&](i64 r) { return batch.qo_indptr[static_cast<std::size_t>(r)]; };
   while (begin_of(request + 1) <= row_begin) ++request;
   if (row_end > begin_of(request + 1)) {
@@ -155,11 +128,32 @@ void ViewPass::check_heads(i64 b) const {
 
 void ViewPass::resolve(const ViewPass* outer, bool* spans, i32* parents) const {
   const i64 last_request = std::max<i64>(static_cast<i64>(batch.qo_indptr.size()) - 2, 0);
+  const i32 flags_of_view =
+      (spec.kv_kind == KvKind::kRagged ? device::kBlockRagged : 0) |
+      (view.positions_at_run || !view.positions.empty() ? device::kBlockHasPositions : 0);
+  // In locals, which what is written below cannot change: planning a batch of decodes is mostly
+  // passes like this one over its requests.
+  const i32* const rows = view.row_indptr.data();
+  const i32* const pages = view.page_indptr.data();
+  const i32* const last_page_len =
+      spec.kv_kind == KvKind::kPaged ? view.last_page_len.data() : nullptr;
+  const bool positions = !view.positions.empty();
+  const i32 page_size = spec.page_size;
+  const i64 lists_per_block = lists;
+  const auto slots_of = [&](i64 list) -> i64 {
+    const i64 count = pages[list + 1] - pages[list];
+    const i32 last = last_page_len == nullptr ? 1 : last_page_len[list];
+    const bool paged = last_page_len != nullptr;
+    if (paged && (count == 0 ? last != 0 : last < 1 || last > page_size)) refuse_last_page(list);
+    if (positions) check_positions(list, pages[list], pages[list + 1], last);
+    if (!paged) return count;
+    return count == 0 ? 0 : (count - 1) * page_size + last;
+  };
   i64 parent = 0;
   i64 request = 0;
   for (i64 b = 0; b < num_blocks; ++b) {
-    const i32 row_begin = view.row_indptr[static_cast<std::size_t>(b)];
-    const i32 row_end = view.row_indptr[static_cast<std::size_t>(b) + 1];
+    const i32 row_begin = rows[b];
+    const i32 row_end = rows[b + 1];
     i64 base = 0;
     i32 segment_base = 0;
     if (outer != nullptr && outer->num_blocks > 0) {
@@ -169,19 +163,33 @@ void ViewPass::resolve(const ViewPass* outer, bool* spans, i32* parents) const {
       base = outer->list_end(o, list);
       segment_base = o.segment_base + o.num_slots;
     }
-    const i32 flags = place_rows(b, request);
-    if (flags != 0) *spans = true;
-    for (i64 list = b * lists; list < (b + 1) * lists; ++list) {
+    i32 flags = flags_of_view;
+    if (one_per_request) {
+      request = b;
+    } else if (const i32 placed = place_rows(b, request); placed != 0) {
+      flags |= placed;
+      *spans = true;
+    }
+    for (i64 list = b * lists_per_block; list < (b + 1) * lists_per_block; ++list) {
       if (parents != nullptr) parents[list] = outer == nullptr ? -1 : static_cast<i32>(parent);
-      fill_list(list, base);
-      RowBlock& r = records[list];
+      const i64 slots = slots_of(list);
+      if (base + slots > kMaxIndex) {
+        refuse(at(name(index, "page_indptr"), list + 1), base + slots, "fewer than 2^31 tokens");
+      }
+      // What depends on the lengths of requests is filled when they are known.
+      RowBlock r{};
+      r.view = static_cast<i32>(index);
       r.row_begin = row_begin;
       r.num_rows = row_end - row_begin;
+      r.page_begin = pages[list];
+      r.num_slots = static_cast<i32>(slots);
+      r.base_pos = static_cast<i32>(base);
       r.request = static_cast<i32>(std::min(request, last_request));
-      r.flags |= flags;
+      r.flags = flags;
       r.segment_base = segment_base;
+      records[list] = r;
     }
-    if (lists > 1) check_heads(b);
+    if (lists_per_block > 1) check_heads(b);
   }
 }
 

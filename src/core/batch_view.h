@@ -27,8 +27,9 @@ struct ViewPass {
 
   /// The arrays against each other; their lengths were checked.
   void check_arrays() const;
-  /// Fills slots, positions and request of each record. `outer` is null for the outermost view;
-  /// sets `*spans` if a row block spans several requests, and `parents` if not null.
+  /// Fills slots, positions and request of each record, and zeros elsewhere. `outer` is null for
+  /// the outermost view; sets `*spans` if a row block spans several requests, and `parents` if not
+  /// null.
   void resolve(const ViewPass* outer, bool* spans, std::int32_t* parents) const;
 
   /// Logical position after the last key of a list.
@@ -44,7 +45,7 @@ struct ViewPass {
  private:
   void check_positions(std::int64_t list, std::int64_t begin, std::int64_t end,
                        std::int32_t last) const;
-  void fill_list(std::int64_t list, std::int64_t base) const;
+  [[noreturn]] void refuse_last_page(std::int64_t list) const;
   std::int32_t place_rows(std::int64_t b, std::int64_t& request) const;
   void check_heads(std::int64_t b) const;
 };
