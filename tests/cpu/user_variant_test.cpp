@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -9,6 +11,7 @@
 #include <fstream>
 
 #include "case.h"
+#include "cpu/user_variant.h"
 #include "plait/error.h"
 #include "support/temporary_directory.h"
 
@@ -209,6 +212,37 @@ TEST_F(CpuUserVariant, CompilerThatWritesNoLibraryIsNamed) {
     EXPECT_EQ(error.value().find(compiler.string()), 0U) << error.value();
   }
   unsetenv("PLAIT_CXX");
+}
+
+// Starts together, one compiles, the others take what it stored.
+TEST_F(CpuUserVariant, ProcessesCompileOneTextOnce) {
+  const fs::path count = directory_ / "compilations";
+  const fs::path compiler = directory_ / "counting";
+  std::ofstream(compiler) << "#!/bin/sh\n[ \"$1\" = --version ] || echo >>" << count
+                          << "\nexec c++ \"$@\"\n";
+  fs::permissions(compiler, fs::perms::owner_all);
+  setenv("PLAIT_CXX", compiler.c_str(), 1);
+  AttentionSpec spec = small().spec;
+  spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
+  std::vector<pid_t> children;
+  for (int process = 0; process < 8; ++process) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    int code = 1;
+    try {
+      code = cpu::UserVariant::load(spec) != nullptr ? 0 : 2;
+    } catch (...) {
+    }
+    _exit(code);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  unsetenv("PLAIT_CXX");
+  EXPECT_EQ(fs::file_size(count), 1U);
+  EXPECT_EQ(entries().size(), 1U);
 }
 
 TEST_F(CpuUserVariant, DamagedEntryIsRebuilt) {
