@@ -1,6 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "serve/geometry.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
 
@@ -68,7 +70,7 @@ T number(std::string_view key, std::string_view text, T low, T high) {
   const char* end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
   if (result.ec != std::errc() || result.ptr != end || !(value >= low && value <= high)) {
-    refuse(key, text, "a number in " + std::to_string(low) + ".." + std::to_string(high));
+    refuse(key, text, fmt::format("a number in {}..{}", low, high));
   }
   return value;
 }
@@ -159,7 +161,7 @@ Geometry parse_geometry(std::string_view text) {
   if (text.find('=') != std::string_view::npos) return parse_explicit(text);
   std::string expected;
   for (const Row& row : kRows) expected += std::string(row.name) + ", ";
-  refuse("", text, expected + "or layers=N,q=N,kv=N,dim=N[,window=N[,window-layers=N]][,cap=X]");
+  refuse("", text, expected + "or " + kExplicitGeometry);
 }
 
 std::vector<AttentionSpec> attention_specs(const Geometry& geometry, std::int32_t page_size,

@@ -14,6 +14,10 @@
 
 namespace plait::serve {
 
+/// How parse_geometry takes one that has no name.
+inline constexpr const char* kExplicitGeometry =
+    "layers=N,q=N,kv=N,dim=N[,window=N[,window-layers=N]][,cap=X][,theta=X]";
+
 struct LayerGroup {
   std::int32_t layers = 0;
   std::int32_t window_left = -1;  // as AttentionSpec::window_left

@@ -1,6 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "serve/replay_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -64,13 +66,13 @@ std::int64_t default_pool_tokens(const ReplayOptions& options, std::int64_t kv_b
 
 void validate(const ReplayOptions& options) {
   if (!(options.time_scale > 0.0) || !(options.time_scale <= 1e6)) {
-    refuse("time-scale", std::to_string(options.time_scale), "a number in (0, 1e6]");
+    refuse("time-scale", fmt::format("{}", options.time_scale), "a number in (0, 1e6]");
   }
   if (!(options.rate >= 0.0) || !(options.rate <= 1e6)) {
-    refuse("rate", std::to_string(options.rate), "requests per second in (0, 1e6]");
+    refuse("rate", fmt::format("{}", options.rate), "requests per second in (0, 1e6]");
   }
   if (options.rate > 0.0 && options.time_scale != 1.0) {
-    refuse("time-scale", std::to_string(options.time_scale),
+    refuse("time-scale", fmt::format("{}", options.time_scale),
            "nothing beside --rate, which replaces all arrival times");
   }
   if (options.limit < 0) refuse("limit", std::to_string(options.limit), "0 (all) or more requests");

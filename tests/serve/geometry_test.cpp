@@ -47,12 +47,14 @@ TEST(Geometry, EveryKnownOneMakesSpecs) {
 }
 
 TEST(Geometry, ExplicitShapes) {
-  const Geometry g = parse_geometry("layers=6,q=8,kv=2,dim=96,window=128,window-layers=4,cap=30");
+  const Geometry g =
+      parse_geometry("layers=6,q=8,kv=2,dim=96,window=128,window-layers=4,cap=30,theta=5e5");
   ASSERT_EQ(g.groups.size(), 2U);
   EXPECT_EQ(g.groups[0].layers, 2);
   EXPECT_EQ(g.groups[1].layers, 4);
   EXPECT_EQ(g.groups[1].window_left, 127);
   EXPECT_EQ(g.logits_soft_cap, 30.0);
+  EXPECT_EQ(g.rope.theta, 5e5);
   const Geometry all = parse_geometry("layers=6,q=8,kv=2,dim=96,window=128");
   ASSERT_EQ(all.groups.size(), 1U);
   EXPECT_EQ(all.groups[0].layers, 6);
@@ -68,6 +70,7 @@ TEST(Geometry, RefusesNamingTheKey) {
     return "accepted";
   };
   EXPECT_EQ(field_of("llama-9"), "geometry");
+  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=64,theta=0.5"), "geometry.theta");
   EXPECT_EQ(field_of(""), "geometry");
   EXPECT_EQ(field_of("layers=1,q=2,kv=1"), "geometry.dim");
   EXPECT_EQ(field_of("layers=1,q=3,kv=2,dim=64"), "geometry.q");

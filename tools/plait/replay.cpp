@@ -92,7 +92,7 @@ void add_options(CLI::App& app, serve::ReplayOptions& o, Words& w) {
   add_number(app, "--rate", o.rate, 0, 1e6,
              "replace arrivals by a Poisson process, requests per second");
   add_text(app, "--geometry", o.geometry, "TEXT",
-           "model, or layers=N,q=N,kv=N,dim=N[,window=N[,window-layers=N]][,cap=X]")
+           std::string("model, or ") + serve::kExplicitGeometry)
       ->capture_default_str();
   add_choice(app, "--kv-dtype", w.kv_dtype, {"f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"},
              "f32, f16, bf16, f8_e4m3 or f8_e5m2")
