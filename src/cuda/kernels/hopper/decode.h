@@ -100,14 +100,9 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
         if constexpr (C::kSoftCap) {
           scaled_tanh_of<8>(hook.tanh_rate(p, kv_head), [&](i32 i) -> float& { return logits[i]; });
         }
-        RowShift shift{};
-        if constexpr (C::kAlibi) {
-          shift = bias.template add<kBlockTokens>(logits, p, w, begin, hook.exponent_scale);
-        }
+        if constexpr (C::kAlibi) bias.template add<kBlockTokens>(logits, p, w, begin);
 #pragma unroll
-        for (i32 i = 0; i < 8; ++i) {
-          logits[i] = logits[i] * hook.exponent_scale + shift.value[(i >> 1) & 1];
-        }
+        for (float& logit : logits) logit *= hook.exponent_scale;
         if (begin < full_begin || begin + kBlockTokens > full_end) {
           mask_block(logits, range, begin);
           if (!C::kGather && (begin < w.kv_begin || begin + kBlockTokens > w.kv_end)) {

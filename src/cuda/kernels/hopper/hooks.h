@@ -55,16 +55,10 @@ struct LogitsHook {
   }
 };
 
-/// What is added to all logits of a row's keys in a tile, and what rounding took from it. In a wide
-/// tile the shift and the columns are large and nearly cancel: the lse would show the rest.
-struct RowShift {
-  float value[2];
-  float rest[2];
-};
-
-/// ALiBi for a thread's two rows. Within a run of consecutive positions the bias of a key is that
-/// of the run's first plus slope times a constant column: one fused multiply-add, and a shift that
-/// the thread's maximum and the base of its exponentials take in.
+/// ALiBi for a thread's two rows. The bias of a key is slope times an exact distance, or, in tiles
+/// far from the rows, slope times a constant column, and the rest of it a shift for each row. A
+/// shift cancels most of what the columns add: rounding loses as much as a bias of a tile's width
+/// does, which far keys are allowed to lose, and near ones, with a bias of almost nothing, are not.
 template <class C>
 struct RowBias {
   float slope[2];   // in the unit of the logits
@@ -74,8 +68,80 @@ struct RowBias {
   PLAIT_DEVICE void start_row(const Params& p, const Work& w, i32 r, i32 fused_row, i32 kv_head,
                               float exponent_scale) {
     const RowHead at = row_head<C>(p, fused_row, kv_head);
-    slope[r] = __ldg(p.alibi_slopes + at.head) * kLog2E / exponent_scale;
+    // Infinite ones would make NaN of distance 0.
+    constexpr float kSteepest = 0x1p110F;
+    slope[r] = fminf(fmaxf(__ldg(p.alibi_slopes + at.head) * kLog2E / exponent_scale, -kSteepest),
+                     kSteepest);
     position[r] = row_position(w, at.row) - (static_cast<i32>(threadIdx.x) & 3) * 2;
+  }
+
+  /// Adds the bias of kTokens slots from `first_slot` on, a multiple of 16 in a list with
+  /// positions. s[4 i + 2 r + e] is that of row r and slot 8 i + e of the thread.
+  template <i32 kTokens>
+  PLAIT_DEVICE void add(float (&s)[kTokens / 2], const Params& p, const Work& w,
+                        i32 first_slot) const {
+    if (w.positions == nullptr) {
+      add_run<kTokens>(s, first_slot);
+      return;
+    }
+#pragma unroll
+    for (i32 block = 0; block < kTokens / 16; ++block) {
+      const i32 slot = first_slot + block * 16;
+      if constexpr (C::kGather) {
+        const i32 own = (static_cast<i32>(threadIdx.x) & 3) * 2;
+#pragma unroll
+        for (i32 i = 0; i < 8; ++i) {
+          const i32 column = own + i / 4 * 8 + (i & 1);
+          const i32 key = key_position(p, w, max_of(slot + column, w.kv_begin)) - own;
+          const i32 r = (i >> 1) & 1;
+          s[block * 8 + i] =
+              __fmaf_rn(slope[r], static_cast<float>(key - position[r]), s[block * 8 + i]);
+        }
+      } else {
+        add_run<16>(s + block * 8, key_position(p, w, slot));
+      }
+    }
+  }
+
+  /// Whether all of kTokens slots from `first_slot` on are as far from the warp's rows as they
+  /// reach.
+  template <i32 kTokens>
+  PLAIT_DEVICE bool is_far(const Work& w, i32 first_slot) const {
+    const auto is_near = [&](i32 r) {
+      return static_cast<u32>(first_slot - position[r] + 2 * kTokens) < u32{3 * kTokens};
+    };
+    return w.positions == nullptr && !__any_sync(~0U, is_near(0) || is_near(1));
+  }
+
+  /// `add` for such slots. `shift` gets what each row's logits still lack, in base 2.
+  template <i32 kTokens>
+  PLAIT_DEVICE void add_far(float (&s)[kTokens / 2], float (&shift)[2], i32 first_slot,
+                            float exponent_scale) const {
+    constexpr i32 kMiddle = kTokens / 2;  // the smaller a column, the more exact
+#pragma unroll
+    for (i32 r = 0; r < 2; ++r) {
+      shift[r] = __fmul_rn(__fmul_rn(slope[r], exponent_scale),
+                           static_cast<float>(first_slot + kMiddle - position[r]));
+    }
+#pragma unroll
+    for (i32 i = 0; i < kTokens / 2; ++i) {
+      const i32 column = i / 4 * 8 + (i & 1) - kMiddle;
+      s[i] = __fmaf_rn(slope[(i >> 1) & 1], static_cast<float>(column), s[i]);
+    }
+  }
+
+ private:
+  /// Adds the bias of keys at consecutive positions from `first` on.
+  template <i32 kTokens>
+  PLAIT_DEVICE void add_run(float* s, i32 first) const {
+    const float distance[2] = {static_cast<float>(first - position[0]),
+                               static_cast<float>(first - position[1])};
+#pragma unroll
+    for (i32 i = 0; i < kTokens / 2; ++i) {
+      const i32 r = (i >> 1) & 1;
+      const i32 column = i / 4 * 8 + (i & 1);
+      s[i] = __fmaf_rn(slope[r], distance[r] + static_cast<float>(column), s[i]);
+    }
   }
 
   /// Position of slot `slot` of a list with positions; of one past the item, which no row sees,
@@ -83,50 +149,6 @@ struct RowBias {
   static PLAIT_DEVICE i32 key_position(const Params& p, const Work& w, i32 slot) {
     if (slot >= w.kv_end) return 0;
     return __ldg(w.positions + slot / page_size<C>(p)) + slot % page_size<C>(p);
-  }
-
-  /// Adds the bias of kTokens slots from `first_slot` on, a multiple of 16 in a list with
-  /// positions. s[4 i + 2 r + e] is that of row r and slot 8 i + e of the thread. Returns, in
-  /// base 2, what each row's logits still lack.
-  template <i32 kTokens>
-  PLAIT_DEVICE RowShift add(float (&s)[kTokens / 2], const Params& p, const Work& w, i32 first_slot,
-                            float exponent_scale) const {
-    const bool consecutive = w.positions == nullptr;
-    RowShift shift{{0.0F, 0.0F}, {0.0F, 0.0F}};
-#pragma unroll
-    for (i32 r = 0; r < 2; ++r) {
-      if (!consecutive) continue;
-      const auto keys = static_cast<float>(first_slot + kTokens / 2 - position[r]);
-      const float unit = __fmul_rn(slope[r], exponent_scale);
-      const float unit_rest = __fmaf_rn(slope[r], exponent_scale, -unit);
-      shift.value[r] = __fmul_rn(unit, keys);
-      shift.rest[r] = __fmaf_rn(unit_rest, keys, __fmaf_rn(unit, keys, -shift.value[r]));
-    }
-    if (consecutive) {
-#pragma unroll
-      for (i32 i = 0; i < kTokens / 2; ++i) {
-        const i32 column = i / 4 * 8 + (i & 1) - kTokens / 2;  // the smaller, the more exact
-        s[i] = __fmaf_rn(slope[(i >> 1) & 1], static_cast<float>(column), s[i]);
-      }
-    } else {
-#pragma unroll
-      for (i32 block = 0; block < kTokens / 16; ++block) {
-        const i32 slot = first_slot + block * 16;
-        const i32 own = (static_cast<i32>(threadIdx.x) & 3) * 2;
-        const i32 first = C::kGather ? 0 : key_position(p, w, slot);  // of all 16
-#pragma unroll
-        for (i32 i = 0; i < 8; ++i) {
-          const i32 column = i / 4 * 8 + (i & 1);
-          const i32 key = C::kGather
-                              ? key_position(p, w, max_of(slot + own + column, w.kv_begin)) - own
-                              : first + column;
-          const i32 r = (i >> 1) & 1;
-          s[block * 8 + i] =
-              __fmaf_rn(slope[r], static_cast<float>(key - position[r]), s[block * 8 + i]);
-        }
-      }
-    }
-    return shift;
   }
 };
 

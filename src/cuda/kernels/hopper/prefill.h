@@ -100,6 +100,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     auto to_probabilities = [&](i32 tile_slot) {
       const bool full = is_full(tile_slot);
       float top[2];
+      float shift[2] = {0.0F, 0.0F};
       if constexpr (C::kSoftCap && !C::kAlibi) {
         // Most logits are small beside their cap, which then is part of the exponent.
         row_maxima<C>(top, logits);
@@ -110,7 +111,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
             mask_tile<C>(logits, range, tile_slot, lane());
             row_maxima<C>(top, logits);
           }
-          softmax_tile<C>(logits, top, rows, factor, exponent, RowShift{});
+          softmax_tile<C>(logits, top, rows, factor, exponent, shift);
           return true;
         };
         if (capped(hook.three_terms) || capped(hook.five_terms)) return;
@@ -121,9 +122,12 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
         scaled_tanh_of<C::kTileN / 2>(hook.tanh_rate(p, head),
                                       [&](i32 i) -> float& { return logits[i]; });
       }
-      RowShift shift{};
       if constexpr (C::kAlibi) {
-        shift = bias.template add<C::kTileN>(logits, p, w, tile_slot, hook.exponent_scale);
+        if (bias.template is_far<C::kTileN>(w, tile_slot)) {
+          bias.template add_far<C::kTileN>(logits, shift, tile_slot, hook.exponent_scale);
+        } else {
+          bias.template add<C::kTileN>(logits, p, w, tile_slot);
+        }
       }
       if (!full) mask_tile<C>(logits, range, tile_slot, lane());
       row_maxima<C>(top, logits);

@@ -87,15 +87,15 @@ PLAIT_DEVICE void row_maxima(float (&top)[2], const float (&s)[C::kTileN / 2]) {
 template <class C, class Exponent>
 PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], const float (&top)[2], RowState& rows,
                                float (&factor)[2], const Exponent& exponent,
-                               const RowShift& shift) {
+                               const float (&shift)[2]) {
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
-    float m = C::kAlibi ? exponent(top[r], -shift.value[r]) : exponent(top[r]);
+    float m = C::kAlibi ? exponent(top[r], -shift[r]) : exponent(top[r]);
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 1));
     m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
     m = fmaxf(m, rows.max[r]);
     const float reference = m == neg_inf() ? 0.0F : m;
-    const float base = C::kAlibi ? __fsub_rn(reference, shift.value[r]) : reference;
+    const float base = C::kAlibi ? __fsub_rn(reference, shift[r]) : reference;
     factor[r] = fast_exp2(rows.max[r] - reference);
     rows.max[r] = m;
     float sum = 0.0F;
@@ -107,13 +107,6 @@ PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], const float (&top)[2],
         s[i * 4 + r * 2 + e] = probability;
         sum += probability;
       }
-    if constexpr (C::kAlibi) {
-      // reference - shift = base + lost, exactly; every exponential lacks the same.
-      const float back = __fsub_rn(base, reference);
-      const float lost =
-          __fsub_rn(__fsub_rn(reference, __fsub_rn(base, back)), __fadd_rn(shift.value[r], back));
-      sum = __fmaf_rn(sum, kLn2 * (shift.rest[r] - lost), sum);
-    }
     rows.sum[r] = rows.sum[r] * factor[r] + sum;
   }
 }
