@@ -18,18 +18,9 @@ class GpuHopper : public testing::Test {
  protected:
   void SetUp() override {
     std::string reason;
-    const auto options = test::cuda_options(&reason);
+    const auto options = test::family_options("hopper", &reason);
     if (!options) GTEST_SKIP() << reason;
     options_ = *options;
-    options_.family = "hopper";
-    EngineOptions engine;
-    engine.device = options_.device;
-    engine.family = options_.family;
-    AttentionSpec spec;
-    spec.num_qo_heads = spec.num_kv_heads = 1;
-    spec.head_dim_qk = spec.head_dim_vo = 128;
-    const std::vector<std::string> refusals = Engine(engine).refusals(spec);
-    if (!refusals.empty()) GTEST_SKIP() << refusals.front();
   }
 
   void expect_right(const Json& document, const std::string& what) const {

@@ -80,10 +80,7 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
       hook.start_head(p, kv_head);
       if constexpr (C::kAlibi) {
 #pragma unroll
-        for (i32 r = 0; r < 2; ++r) {
-          const i32 row = w.fused_row_begin + min_of(lane / 4 + 8 * r, w.num_fused_rows - 1);
-          bias.start_row(p, w, r, row, kv_head, hook.exponent_scale);
-        }
+        for (i32 r = 0; r < 2; ++r) bias.start_row(p, w, r, lane / 4 + 8 * r, kv_head);
       }
       state.clear();
       i32 block = (warp - phase) & (C::kWarps - 1);
@@ -100,9 +97,12 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
         if constexpr (C::kSoftCap) {
           scaled_tanh_of<8>(hook.tanh_rate(p, kv_head), [&](i32 i) -> float& { return logits[i]; });
         }
-        if constexpr (C::kAlibi) bias.template add<kBlockTokens>(logits, p, w, begin);
+        if constexpr (C::kAlibi) {
+          bias.template add<kBlockTokens>(logits, p, w, begin, hook.exponent_scale);
+        } else {
 #pragma unroll
-        for (float& logit : logits) logit *= hook.exponent_scale;
+          for (float& logit : logits) logit *= hook.exponent_scale;
+        }
         if (begin < full_begin || begin + kBlockTokens > full_end) {
           mask_block(logits, range, begin);
           if (!C::kGather && (begin < w.kv_begin || begin + kBlockTokens > w.kv_end)) {

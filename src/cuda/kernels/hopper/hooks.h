@@ -4,6 +4,7 @@
 // A logit stays in whatever unit is cheapest; the exponent's factor turns it into base 2.
 #pragma once
 
+#include "cuda/kernels/device/alibi.h"
 #include "cuda/kernels/device/soft_cap.h"
 #include "cuda/kernels/hopper/merge.h"
 
@@ -55,100 +56,105 @@ struct LogitsHook {
   }
 };
 
-/// ALiBi for a thread's two rows. The bias of a key is slope times an exact distance, or, in tiles
-/// far from the rows, slope times a constant column, and the rest of it a shift for each row. A
-/// shift cancels most of what the columns add: rounding loses as much as a bias of a tile's width
-/// does, which far keys are allowed to lose, and near ones, with a bias of almost nothing, are not.
+/// ALiBi for a thread's two rows: device/alibi.h.
 template <class C>
 struct RowBias {
-  float slope[2];   // in the unit of the logits
-  i32 position[2];  // of the row, less the thread's first column in a tile
+  /// Rows 8 apart are of one head where groups divide 8.
+  static constexpr i32 kSlopes = C::kGroupSize > 0 && 8 % C::kGroupSize == 0 ? 1 : 2;
+  float slopes[kSlopes];  // base 2
+  i32 position[2];        // of the row, less the thread's first column in a tile
 
-  /// Row r of the thread is fused row `fused_row`.
-  PLAIT_DEVICE void start_row(const Params& p, const Work& w, i32 r, i32 fused_row, i32 kv_head,
-                              float exponent_scale) {
-    const RowHead at = row_head<C>(p, fused_row, kv_head);
-    // Infinite ones would make NaN of distance 0.
-    constexpr float kSteepest = 0x1p110F;
-    slope[r] = fminf(fmaxf(__ldg(p.alibi_slopes + at.head) * kLog2E / exponent_scale, -kSteepest),
-                     kSteepest);
-    position[r] = row_position(w, at.row) - (static_cast<i32>(threadIdx.x) & 3) * 2;
+  PLAIT_DEVICE float slope(i32 r) const { return slopes[r % kSlopes]; }
+
+  /// Row r of the thread is fused row `row` of the item, or may lie outside of it.
+  PLAIT_DEVICE void start_row(const Params& p, const Work& w, i32 r, i32 row, i32 kv_head) {
+    const i32 group = group_size<C>(p);  // a power of two
+    const i32 head = kv_head * group + ((w.fused_row_begin + row) & (group - 1));
+    if (r < kSlopes) slopes[r] = alibi_slope(__ldg(p.alibi_slopes + head));
+    const i32 inside = w.fused_row_begin + max_of(min_of(row, w.num_fused_rows - 1), 0);
+    position[r] = row_position(w, inside / group) - (static_cast<i32>(threadIdx.x) & 3) * 2;
   }
 
-  /// Adds the bias of kTokens slots from `first_slot` on, a multiple of 16 in a list with
-  /// positions. s[4 i + 2 r + e] is that of row r and slot 8 i + e of the thread.
+  /// Turns logits of kTokens slots from `first_slot` on into base 2 and adds their bias: s[4 i + 2
+  /// r
+  /// + e] is that of row r and slot 8 i + e of the thread.
   template <i32 kTokens>
-  PLAIT_DEVICE void add(float (&s)[kTokens / 2], const Params& p, const Work& w,
-                        i32 first_slot) const {
+  PLAIT_DEVICE void add(float (&s)[kTokens / 2], const Params& p, const Work& w, i32 first_slot,
+                        float exponent_scale) const {
+#pragma unroll
+    for (float& x : s) x = __fmul_rn(x, exponent_scale);
     if (w.positions == nullptr) {
-      add_run<kTokens>(s, first_slot);
+#pragma unroll
+      for (i32 r = 0; r < 2; ++r) {
+        const auto first = static_cast<float>(first_slot - position[r]);
+#pragma unroll
+        for (i32 i = 0; i < kTokens / 4; ++i) {
+          float& x = s[i / 2 * 4 + r * 2 + i % 2];
+          x = __fmaf_rn(slope(r), first + static_cast<float>(i / 2 * 8 + i % 2), x);
+        }
+      }
       return;
     }
+    // Every lane looks up a few keys for all.
+    constexpr i32 kKeys = min_of(kTokens, 32);
+    const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+    const i32 own = (lane & 3) * 2;
+    i32 keys[kTokens / kKeys];
 #pragma unroll
-    for (i32 block = 0; block < kTokens / 16; ++block) {
-      const i32 slot = first_slot + block * 16;
-      if constexpr (C::kGather) {
-        const i32 own = (static_cast<i32>(threadIdx.x) & 3) * 2;
+    for (i32 n = 0; n < kTokens / kKeys; ++n) {
+      keys[n] = key_position(p, w, first_slot + n * kKeys + (lane & (kKeys - 1)));
+    }
 #pragma unroll
-        for (i32 i = 0; i < 8; ++i) {
-          const i32 column = own + i / 4 * 8 + (i & 1);
-          const i32 key = key_position(p, w, max_of(slot + column, w.kv_begin)) - own;
-          const i32 r = (i >> 1) & 1;
-          s[block * 8 + i] =
-              __fmaf_rn(slope[r], static_cast<float>(key - position[r]), s[block * 8 + i]);
-        }
-      } else {
-        add_run<16>(s + block * 8, key_position(p, w, slot));
+    for (i32 i = 0; i < kTokens / 4; ++i) {
+      const i32 column = i / 2 * 8 + i % 2;
+      const i32 key = __shfl_sync(~0U, keys[column / kKeys], column % kKeys + own) - own;
+#pragma unroll
+      for (i32 r = 0; r < 2; ++r) {
+        float& x = s[i / 2 * 4 + r * 2 + i % 2];
+        x = __fmaf_rn(slope(r), static_cast<float>(key - position[r]), x);
       }
     }
   }
 
-  /// Whether all of kTokens slots from `first_slot` on are as far from the warp's rows as they
-  /// reach.
+  /// Adds columns in the unit of the logits; in base 2 they then lack `shift`. Does nothing and
+  /// returns false if the slots are not far enough from one of the warp's rows.
   template <i32 kTokens>
-  PLAIT_DEVICE bool is_far(const Work& w, i32 first_slot) const {
-    const auto is_near = [&](i32 r) {
-      return static_cast<u32>(first_slot - position[r] + 2 * kTokens) < u32{3 * kTokens};
-    };
-    return w.positions == nullptr && !__any_sync(~0U, is_near(0) || is_near(1));
-  }
-
-  /// `add` for such slots. `shift` gets what each row's logits still lack, in base 2.
-  template <i32 kTokens>
-  PLAIT_DEVICE void add_far(float (&s)[kTokens / 2], float (&shift)[2], i32 first_slot,
-                            float exponent_scale) const {
-    constexpr i32 kMiddle = kTokens / 2;  // the smaller a column, the more exact
+  PLAIT_DEVICE bool add_columns(float (&s)[kTokens / 2], float (&shift)[2], const Work& w,
+                                i32 first_slot, float exponent_scale) const {
+    constexpr i32 kMiddle = kTokens / 2;
+    float shifts[2];
+    bool far = w.positions == nullptr;
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
-      shift[r] = __fmul_rn(__fmul_rn(slope[r], exponent_scale),
-                           static_cast<float>(first_slot + kMiddle - position[r]));
+      const auto middle = static_cast<float>(first_slot + kMiddle - position[r]);
+      shifts[r] = __fmul_rn(slope(r), middle);
+      far = far && may_shift_bias(middle, shifts[r], kTokens, exponent_scale);
     }
+    if (__any_sync(~0U, !far)) return false;
+    const float inverse = fast_reciprocal(exponent_scale);
 #pragma unroll
-    for (i32 i = 0; i < kTokens / 2; ++i) {
-      const i32 column = i / 4 * 8 + (i & 1) - kMiddle;
-      s[i] = __fmaf_rn(slope[(i >> 1) & 1], static_cast<float>(column), s[i]);
+    for (i32 r = 0; r < 2; ++r) {
+      shift[r] = shifts[r];
+      const float step = __fmul_rn(slope(r), inverse);
+#pragma unroll
+      for (i32 i = 0; i < kTokens / 8; ++i)
+#pragma unroll
+        for (i32 e = 0; e < 2; ++e) {
+          float& x = s[i * 4 + r * 2 + e];
+          x = __fmaf_rn(step, static_cast<float>(i * 8 + e - kMiddle), x);
+        }
     }
+    return true;
   }
 
  private:
-  /// Adds the bias of keys at consecutive positions from `first` on.
-  template <i32 kTokens>
-  PLAIT_DEVICE void add_run(float* s, i32 first) const {
-    const float distance[2] = {static_cast<float>(first - position[0]),
-                               static_cast<float>(first - position[1])};
-#pragma unroll
-    for (i32 i = 0; i < kTokens / 2; ++i) {
-      const i32 r = (i >> 1) & 1;
-      const i32 column = i / 4 * 8 + (i & 1);
-      s[i] = __fmaf_rn(slope[r], distance[r] + static_cast<float>(column), s[i]);
-    }
-  }
-
-  /// Position of slot `slot` of a list with positions; of one past the item, which no row sees,
-  /// anything.
+  /// Position of slot `slot` of a list with positions; of one outside of the item, which no row
+  /// sees, anything.
   static PLAIT_DEVICE i32 key_position(const Params& p, const Work& w, i32 slot) {
-    if (slot >= w.kv_end) return 0;
-    return __ldg(w.positions + slot / page_size<C>(p)) + slot % page_size<C>(p);
+    if (slot < w.kv_begin || slot >= w.kv_end) return 0;
+    const auto page = static_cast<u32>(page_size<C>(p));
+    const u32 entry = static_cast<u32>(slot) / page;
+    return __ldg(w.positions + entry) + slot - static_cast<i32>(entry * page);
   }
 };
 

@@ -151,13 +151,6 @@ bool gathers(const AttentionSpec& spec) {
   return device::hopper::gathers_rows(spec.kv_kind == KvKind::kPaged, spec.page_size);
 }
 
-/// The kernels add ALiBi in the unit of what comes before it, tanh times the cap or raw products
-/// times `scale`: the slopes divided by it.
-bool holds_slopes(const AttentionSpec& spec, float scale) {
-  return (spec.logits_soft_cap > 0.0 ? spec.logits_soft_cap : static_cast<double>(scale)) >=
-         0x1p-60;
-}
-
 class HopperFamily final : public FamilyHooks {
  public:
   std::string_view name() const noexcept override { return "hopper"; }
@@ -194,9 +187,6 @@ class HopperFamily final : public FamilyHooks {
     // Hidden logits are -inf before they are scaled: a scale that f32 turns into 0 would make NaN.
     const auto scale = static_cast<float>(effective_sm_scale(spec));
     if (!(scale > 0.0F) || !std::isnormal(scale)) return "sm_scale is not a positive f32 number";
-    if (spec.alibi && !holds_slopes(spec, scale)) {
-      return "soft cap or sm_scale is below 2^-60, by which ALiBi slopes are divided";
-    }
     return {};
   }
 
@@ -253,10 +243,6 @@ class HopperFamily final : public FamilyHooks {
     if (!(p.k_scale > 0.0F) || !std::isnormal(p.sm_scale * p.k_scale)) {
       throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
                   "a positive scale whose product with sm_scale f32 holds (family hopper)");
-    }
-    if (spec.alibi && !holds_slopes(spec, p.sm_scale * p.k_scale)) {
-      throw Error(ErrorCode::kUnsupported, "k_scale", std::to_string(p.k_scale),
-                  "with ALiBi, at least 2^-60 / sm_scale (family hopper)");
     }
     std::memset(parameters.bytes.data() + sizeof(p), 0, sizeof(HopperParams) - sizeof(p));
     auto* params = reinterpret_cast<HopperParams*>(parameters.bytes.data());

@@ -90,10 +90,9 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
       const i32 warp = static_cast<i32>(threadIdx.x) / 32 & 3;
-      const i32 row =
-          w.fused_row_begin + max_of(warpgroup_row(w, group) + warp * 16 + lane() / 4 + 8 * r, 0);
-      range[r] = visible_slots<C>(p, w, row / group_size<C>(p));
-      if constexpr (C::kAlibi) bias.start_row(p, w, r, row, head, hook.exponent_scale);
+      const i32 row = warpgroup_row(w, group) + warp * 16 + lane() / 4 + 8 * r;
+      range[r] = visible_slots<C>(p, w, (w.fused_row_begin + max_of(row, 0)) / group_size<C>(p));
+      if constexpr (C::kAlibi) bias.start_row(p, w, r, row, head);
     }
     RowState rows{{neg_inf(), neg_inf()}, {0.0F, 0.0F}};
     float factor[2];
@@ -122,16 +121,16 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
         scaled_tanh_of<C::kTileN / 2>(hook.tanh_rate(p, head),
                                       [&](i32 i) -> float& { return logits[i]; });
       }
+      float scale = hook.exponent_scale;
       if constexpr (C::kAlibi) {
-        if (bias.template is_far<C::kTileN>(w, tile_slot)) {
-          bias.template add_far<C::kTileN>(logits, shift, tile_slot, hook.exponent_scale);
-        } else {
-          bias.template add<C::kTileN>(logits, p, w, tile_slot);
+        if (!bias.template add_columns<C::kTileN>(logits, shift, w, tile_slot, scale)) {
+          bias.template add<C::kTileN>(logits, p, w, tile_slot, scale);
+          scale = 1.0F;
         }
       }
       if (!full) mask_tile<C>(logits, range, tile_slot, lane());
       row_maxima<C>(top, logits);
-      softmax_tile<C>(logits, top, rows, factor, ScaledExponent{hook.exponent_scale}, shift);
+      softmax_tile<C>(logits, top, rows, factor, ScaledExponent{scale}, shift);
     };
     auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
       if constexpr (C::kGather) return;    // its rows outside the item are zeros

@@ -91,11 +91,9 @@ class Item {
         query_position(group, block, row);
     if constexpr (C::kAlibi) {
       const i32 head = facts().kv_head * C::kGroupSize + fused % C::kGroupSize;
-      // In the unit of the scores, infinite ones would make NaN of distance 0.
-      const float steepest = 0x1p110F * fminf(fmaxf(facts().base2, kSmallestUnit), 1.0F);
       const float slope = __ldg(p_.alibi_slopes + head);
       reinterpret_cast<RowBias*>(shared_ + C::kShared.row_biases)[local] = {
-          fminf(fmaxf(slope, -steepest), steepest), query_position(group, block, row)};
+          Softmax::kHooked ? slope : alibi_slope(slope), query_position(group, block, row)};
     }
     if constexpr (C::kUser) {
       const bool spans = (block.flags & kBlockSpansRequests) != 0;
@@ -116,9 +114,6 @@ class Item {
     return p_.v_scales != nullptr ? __ldg(p_.v_scales + facts().kv_head) : p_.v_scale;
   }
 
-  /// ALiBi slopes are divided by `base2`, unless it is below.
-  static constexpr float kSmallestUnit = 0x1p-60F;
-
   /// What one thread finds out for all.
   __device__ __forceinline__ void open_item() {
     if (facts().item < 0) return;
@@ -136,7 +131,6 @@ class Item {
       facts().natural = kTanhScale * facts().natural / p_.soft_cap;
       facts().base2 = p_.soft_cap * kLog2E;
     }
-    if (facts().base2 < kSmallestUnit) facts().consecutive = 0;
   }
 
   __device__ __forceinline__ void clear_outputs() {

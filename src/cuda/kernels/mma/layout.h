@@ -49,7 +49,7 @@ struct alignas(16) KeyRow {
 
 /// What ALiBi adds to the logits of a query row: slope * (key position - position).
 struct alignas(8) RowBias {
-  float slope;
+  float slope;  // base 2, unless logits are finished one by one
   i32 position;
 };
 

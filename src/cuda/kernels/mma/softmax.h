@@ -4,6 +4,7 @@
 // base 2.
 #pragma once
 
+#include "cuda/kernels/device/alibi.h"
 #include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/mma/key_table.h"
 #include "cuda/kernels/mma/products.h"
@@ -144,80 +145,77 @@ struct Softmax {
   static __device__ __forceinline__ RowBias row_bias(const char* shared, i32 local) {
     return reinterpret_cast<const RowBias*>(shared + C::kShared.row_biases)[local];
   }
-  /// Of row r of the thread.
-  static __device__ __forceinline__ RowBias row_bias(const char* shared, const WarpPlace& at,
-                                                     i32 r) {
-    return row_bias(shared, at.row + r / 2 * 16 + r % 2 * 8 + at.lane / 4);
-  }
 
-  /// ALiBi, in the unit of the scores: slope times an exact distance, or, for keys far from the
-  /// rows, slope times a constant column, and `shift` gets what a row still lacks, in base 2. A
-  /// shift cancels most of what the columns add: rounding loses as much as a bias of the keys'
-  /// width does, which far keys are allowed to lose, and near ones, with a bias of almost nothing,
-  /// are not.
+  /// ALiBi: device/alibi.h. Logits are in base 2 afterwards and `unit` is 1, or `shift` gets what a
+  /// row still lacks in base 2.
   static __device__ __forceinline__ void add_slopes(Scores& scores, float& unit,
                                                     float (&shift)[kRows], const i32* positions,
                                                     i32 first_position, const char* shared,
                                                     const WarpPlace& at) {
     const auto& item = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
+    const auto bias = [&](i32 r) {
+      return row_bias(shared, at.row + r / 2 * 16 + r % 2 * 8 + at.lane / 4);
+    };
+    const i32 own = at.lane % 4 * 2;
+    constexpr i32 kMiddle = C::kWarpKeys / 2;
     // One branch, not one for each row: between branches nothing overlaps.
     if (item.consecutive == 0) {
 #pragma unroll
       for (i32 r = 0; r < kRows; ++r) {
-        const RowBias row = row_bias(shared, at, r);
-        const float slope2 = __fmul_rn(row.slope, kLog2E);
+        const RowBias row = bias(r);
 #pragma unroll
         for (i32 n = 0; n < C::kKeyTiles; ++n) {
           float* x = scores[r / 2][n].x + r % 2 * 2;
-          const int2 key = *reinterpret_cast<const int2*>(positions + n * 8 + at.lane % 4 * 2);
-          x[0] = __fmaf_rn(slope2, static_cast<float>(key.x - row.position), __fmul_rn(x[0], unit));
-          x[1] = __fmaf_rn(slope2, static_cast<float>(key.y - row.position), __fmul_rn(x[1], unit));
+          const int2 key = *reinterpret_cast<const int2*>(positions + n * 8 + own);
+          x[0] =
+              __fmaf_rn(row.slope, static_cast<float>(key.x - row.position), __fmul_rn(x[0], unit));
+          x[1] =
+              __fmaf_rn(row.slope, static_cast<float>(key.y - row.position), __fmul_rn(x[1], unit));
         }
       }
       unit = 1.0F;
-    } else if (are_far(first_position, shared, at)) {
-      add_consecutive<true>(scores, unit, shift, first_position, shared, at);
-    } else {
-      add_consecutive<false>(scores, unit, shift, first_position, shared, at);
-    }
-  }
-
-  /// Whether all keys of the warp are as far from all of its rows as they reach. Under canonical
-  /// segments a row's bits may not depend on the other rows, and no key is.
-  static __device__ __forceinline__ bool are_far(i32 first_position, const char* shared,
-                                                 const WarpPlace& at) {
-    if constexpr (C::kCanonical) return false;
-    const i32 local = at.row + at.lane % (16 * C::kRowBlocks);
-    const i32 distance = first_position - row_bias(shared, local).position;
-    constexpr i32 kReach = C::kWarpKeys;
-    return !__any_sync(0xFFFFFFFFU, static_cast<u32>(distance + 2 * kReach) < u32{3 * kReach});
-  }
-
-  template <bool kFar>
-  static __device__ __forceinline__ void add_consecutive(Scores& scores, float unit,
-                                                         float (&shift)[kRows], i32 first_position,
-                                                         const char* shared, const WarpPlace& at) {
-    constexpr i32 kMiddle = C::kWarpKeys / 2;  // the smaller a column, the more exact
-    const float inverse = fast_reciprocal(unit);
+    } else if (may_shift(unit, first_position + kMiddle, shared, at)) {
+      const float inverse = fast_reciprocal(unit);
 #pragma unroll
-    for (i32 r = 0; r < kRows; ++r) {
-      const RowBias row = row_bias(shared, at, r);
-      const float slope2 = __fmul_rn(row.slope, kLog2E);
-      const float step = __fmul_rn(slope2, inverse);
-      const i32 distance = first_position + at.lane % 4 * 2 - row.position;
-      const auto first = static_cast<float>(distance);
-      if constexpr (kFar) shift[r] = __fmul_rn(slope2, static_cast<float>(distance + kMiddle));
+      for (i32 r = 0; r < kRows; ++r) {
+        const RowBias row = bias(r);
+        const float step = __fmul_rn(row.slope, inverse);
+        const i32 distance = first_position + own + kMiddle - row.position;
+        shift[r] = __fmul_rn(row.slope, static_cast<float>(distance));
 #pragma unroll
-      for (i32 n = 0; n < C::kKeyTiles; ++n) {
-#pragma unroll
-        for (i32 e = 0; e < 2; ++e) {
-          const float column = kFar ? static_cast<float>(n * 8 + e - kMiddle)
-                                    : __fadd_rn(first, static_cast<float>(n * 8 + e));
-          float& x = scores[r / 2][n].x[r % 2 * 2 + e];
-          x = __fmaf_rn(step, column, x);
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+          float* x = scores[r / 2][n].x + r % 2 * 2;
+          x[0] = __fmaf_rn(step, static_cast<float>(n * 8 - kMiddle), x[0]);
+          x[1] = __fmaf_rn(step, static_cast<float>(n * 8 + 1 - kMiddle), x[1]);
         }
       }
+    } else {
+#pragma unroll
+      for (i32 r = 0; r < kRows; ++r) {
+        const RowBias row = bias(r);
+        const auto first = static_cast<float>(first_position + own - row.position);
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+          float* x = scores[r / 2][n].x + r % 2 * 2;
+          x[0] = __fmaf_rn(row.slope, __fadd_rn(first, static_cast<float>(n * 8)),
+                           __fmul_rn(x[0], unit));
+          x[1] = __fmaf_rn(row.slope, __fadd_rn(first, static_cast<float>(n * 8 + 1)),
+                           __fmul_rn(x[1], unit));
+        }
+      }
+      unit = 1.0F;
     }
+  }
+
+  /// Whether the warp's keys, around position `middle`, are far enough from all of its rows. Under
+  /// canonical segments a row's bits may not depend on what other rows there are.
+  static __device__ __forceinline__ bool may_shift(float unit, i32 middle, const char* shared,
+                                                   const WarpPlace& at) {
+    if constexpr (C::kCanonical) return false;
+    const RowBias row = row_bias(shared, at.row + at.lane % (16 * C::kRowBlocks));
+    const auto distance = static_cast<float>(middle - row.position);
+    const float shift = __fmul_rn(row.slope, distance);
+    return !__any_sync(0xFFFFFFFFU, !may_shift_bias(distance, shift, C::kWarpKeys, unit));
   }
 
   static __device__ __forceinline__ void finish_logits(Scores& scores, const ScoreScale& scale,
