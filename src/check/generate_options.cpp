@@ -53,7 +53,12 @@ void Generator::options() {
     for (std::int64_t h = 0; h < heads; ++h) out.push_back(number(low, high));
     return out;
   };
-  if (spec_.chance(20)) document_["alibi_slopes"] = per_head(qo_heads_, -0.05, 0.5);
+  if (spec_.chance(20)) {
+    // With small logits and steep slopes nothing hides what the bias loses.
+    const double steep = random_.pick<double>({1.0, 1.0, 4.0, 600.0, 20000.0});
+    document_["alibi_slopes"] = per_head(qo_heads_, -0.05 * steep, 0.5 * steep);
+    if (random_.chance(30)) document_["sm_scale"] = number(0.0005, 0.005);
+  }
   const bool fp8 = document_["dtype"]["kv"].get<std::string>().starts_with("f8");
   if (spec_.chance(fp8 ? 70 : 12)) document_["k_scale"] = number(0.2, 2.0);
   if (spec_.chance(fp8 ? 70 : 12)) document_["v_scale"] = number(0.2, 2.0);

@@ -55,6 +55,8 @@ std::vector<Case> common_cases() {
   std::vector<Case> out = {{"paged", paged}};
   out.push_back({"logits of usual size", paged});
   out.back().document.erase("sm_scale");
+  out.push_back({"logits of almost nothing", paged});
+  out.back().document["sm_scale"] = 1e-30;
   out.push_back({"soft cap", paged});
   out.back().document["logits_soft_cap"] = 0.5;
   out.push_back({"selected pages", paged});

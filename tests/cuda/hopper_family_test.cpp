@@ -76,6 +76,8 @@ TEST(HopperFamily, DeclinesScalesThatF32TurnsIntoZero) {
   }
   spec.sm_scale = 1e-30;
   EXPECT_EQ(family->decline(spec, facts), "");
+  spec.alibi = true;
+  EXPECT_EQ(family->decline(spec, facts), "");
 }
 
 KernelRequest request_for(const AttentionSpec& spec, const DeviceFacts& facts, int tile_class) {
