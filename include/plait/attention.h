@@ -61,8 +61,10 @@ struct RunArgs {
   std::span<const Tensor> page_ids;   // one per view, i32 [number of listed pages]; none if ragged
   std::span<const Tensor> positions;  // one per view if any view has positions, i32, like page_ids;
                                       // undefined tensors for views without
-  Tensor custom_mask;    // u8, packed little-endian bits, each request starts on a byte
-  Tensor alibi_slopes;   // f32 [num_qo_heads]
+  Tensor custom_mask;  // u8, packed little-endian bits, each request starts on a byte
+  /// f32 [num_qo_heads]. Those on the CPU are refused unless finite; on a GPU, what is not finite
+  /// makes the outputs of its head undefined.
+  Tensor alibi_slopes;
   Tensor sink;           // f32 [num_qo_heads]
   float k_scale = 1.0F;  // multiplies k after widening
   float v_scale = 1.0F;

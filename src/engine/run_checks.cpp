@@ -83,6 +83,15 @@ void check_scale(const char* name, float scalar, bool per_head, const TensorChec
   }
 }
 
+// Those on a GPU are not read here.
+void check_slopes(const AttentionSpec& spec, const Tensor& slopes) {
+  const auto* values = static_cast<const float*>(slopes.data);
+  for (std::int32_t h = 0; h < spec.num_qo_heads; ++h) {
+    if (std::isfinite(values[h])) continue;
+    refuse("alibi_slopes[" + std::to_string(h) + "]", std::to_string(values[h]), "a finite number");
+  }
+}
+
 void check_outputs(const TensorChecker& check, const AttentionSpec& spec, const PlanFacts& facts,
                    const RunArgs& args) {
   check.defined("o", args.o, "an output tensor");
@@ -145,6 +154,7 @@ void validate_run(const AttentionSpec& spec, const PlanFacts& facts, const RunAr
                         args.custom_mask, DType::kU8, facts.mask_bytes);
   check.optional_vector("alibi_slopes", "alibi", spec.alibi, args.alibi_slopes, DType::kF32,
                         spec.num_qo_heads);
+  if (spec.alibi && device.kind == DeviceKind::kCpu) check_slopes(spec, args.alibi_slopes);
   check.optional_vector("sink", "sink", spec.sink, args.sink, DType::kF32, spec.num_qo_heads);
   check.optional_vector("q_rope_positions", "rope.explicit_q_positions",
                         spec.rope.explicit_q_positions, args.q_rope_positions, DType::kI32,

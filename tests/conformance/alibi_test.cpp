@@ -57,6 +57,8 @@ std::vector<Case> common_cases() {
   out.back().document.erase("sm_scale");
   out.push_back({"logits of almost nothing", paged});
   out.back().document["sm_scale"] = 1e-30;
+  out.push_back({"states of far keys alone", paged});
+  out.back().document["plan"] = {{"policy", "fixed_chunk"}, {"kv_chunk", 64}};
   out.push_back({"soft cap", paged});
   out.back().document["logits_soft_cap"] = 0.5;
   out.push_back({"selected pages", paged});

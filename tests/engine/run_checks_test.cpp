@@ -56,6 +56,7 @@ class RunChecks : public testing::Test {
   RunArgs args;
   Tensor ids;
   std::vector<float> floats;
+  std::vector<float> slopes = {0.5F, 300.0F, -std::numeric_limits<float>::infinity(), 0.0F};
   std::vector<float> results;
   std::vector<std::int32_t> ints;
   std::vector<std::uint8_t> bytes;
@@ -124,6 +125,11 @@ TEST_F(RunChecks, NamesEachWrongOperand) {
       {"alibi_slopes",
        [](RunChecks& t) {
          t.args.alibi_slopes = Tensor::contiguous(t.floats.data(), DType::kF32, {4});
+       }},
+      {"alibi_slopes[2]",
+       [](RunChecks& t) {
+         t.spec.alibi = true;
+         t.args.alibi_slopes = Tensor::contiguous(t.slopes.data(), DType::kF32, {4});
        }},
       {"sink",
        [](RunChecks& t) { t.args.sink = Tensor::contiguous(t.floats.data(), DType::kF32, {4}); }},
