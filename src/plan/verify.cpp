@@ -2,6 +2,7 @@
 //
 // Certifies a plan against the batch that it was made for: the plan as a whole, and what its groups
 // say of the batch.
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -54,12 +55,20 @@ void GroupVerifier::fail(const std::string& what, i64 value, const std::string& 
 }
 
 void GroupVerifier::check_bounds() const {
-  require(header_.num_state_rows <= bounds_.state_rows, "state rows", header_.num_state_rows,
-          "at most the bound");
-  require(header_.num_counters <= bounds_.counters, "counters", header_.num_counters,
-          "at most the bound");
-  require(header_.num_merges <= bounds_.merges, "merges", header_.num_merges, "at most the bound");
+  const auto within = [&](const char* what, i64 value, i64 bound) {
+    require(value >= 0 && value <= bound, what, value, "0 up to the bound");
+  };
+  within("state rows", header_.num_state_rows, bounds_.state_rows);
+  within("counters", header_.num_counters, bounds_.counters);
+  within("merges", header_.num_merges, bounds_.merges);
   require(header_.total_q == meaning_.total_q(), "total_q", header_.total_q, "that of the batch");
+  require(header_.num_requests == meaning_.num_requests(), "requests", header_.num_requests,
+          "those of the batch");
+  const auto q_indptr = section<i32>(header_.q_indptr_offset, header_.num_requests + 1, "q_indptr");
+  for (std::size_t r = 0; r < q_indptr.size(); ++r) {
+    require(q_indptr[r] == meaning_.first_row(static_cast<i64>(r)),
+            nth("q_indptr ", static_cast<i64>(r)), q_indptr[r], "that of the batch");
+  }
   const auto kv_len = section<i32>(header_.kv_len_offset, header_.num_requests, "kv_len");
   for (std::size_t r = 0; r < kv_len.size(); ++r) {
     const i64 expected = meaning_.kv_len(static_cast<i64>(r));
@@ -77,6 +86,7 @@ void GroupVerifier::check_bounds() const {
 void GroupVerifier::check_blocks() const {
   require(header_.num_blocks == meaning_.num_lists(), "row blocks", header_.num_blocks,
           "one per list of the batch");
+  const auto kv_len = section<i32>(header_.kv_len_offset, header_.num_requests, "kv_len");
   for (i64 b = 0; b < meaning_.num_lists(); ++b) {
     const RowBlock& block = blocks_[static_cast<std::size_t>(b)];
     const BatchMeaning::List& list = meaning_.list(b);
@@ -102,6 +112,10 @@ void GroupVerifier::check_blocks() const {
         name + " pos0", block.pos0, "the position of its first row");
     require(((block.flags & device::kBlockHasPositions) != 0) == list.has_positions,
             name + " flags", block.flags, "positions as in its view");
+    require(
+        !spec_.rope.explicit_k_positions ||
+            block.rope_k_begin == std::accumulate(kv_len.begin(), kv_len.begin() + request, i64{0}),
+        name + " rope_k_begin", block.rope_k_begin, "the keys of the requests before");
     const bool last = list.view + 1 == blocks_.back().view + 1;
     const bool custom = spec_.mask == MaskKind::kCustom && last;
     require(((block.flags & device::kBlockCustomMask) != 0) == custom, name + " flags", block.flags,
@@ -135,6 +149,8 @@ void verify_plan(std::span<const AttentionSpec> groups, std::span<const Batch> b
   if (header.magic != device::kPlanMagic) fail("magic", header.magic, "that of a plan");
   if (header.version != device::kPlanVersion) fail("version", header.version, "this version");
   if (header.total_words != size) fail("total words", header.total_words, "the blob's size");
+  if (header.spec_fingerprint != plan_fingerprint(groups))
+    fail("fingerprint", 0, "that of the specs");
   if (header.num_groups != static_cast<std::int64_t>(groups.size())) {
     fail("groups", header.num_groups, "one per spec");
   }

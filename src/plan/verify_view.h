@@ -26,6 +26,9 @@ class BatchMeaning {
   BatchMeaning(const AttentionSpec& spec, const Batch& batch);
 
   i64 num_lists() const { return static_cast<i64>(lists_.size()); }
+  i64 num_requests() const { return static_cast<i64>(kv_len_.size()); }
+  /// Of a request, and for num_requests() the number of rows.
+  i64 first_row(i64 request) const { return batch_.qo_indptr[static_cast<std::size_t>(request)]; }
   i64 total_q() const { return static_cast<i64>(row_request_.size()); }
   /// -1 if the batch leaves it open: a request without rows under several views.
   i64 kv_len(i64 request) const { return kv_len_[static_cast<std::size_t>(request)]; }
