@@ -14,9 +14,10 @@
 //
 // Pages: a box never leaves its page, so a tile is kTileN / kBox boxes of V and, for each part, as
 // many of K, whose rows wgmma wants at one stride through the whole tile. Starting a copy costs the
-// issuing warp tens of cycles, hence several warps. Tokens past the item's last are fetched with
-// page id -1, which the copy engine answers with NaN; logits there are masked and rows of V are
-// made zero before use. Pages that boxes do not fit are gathered row by row: prefill_gather.h.
+// issuing warp tens of cycles, hence several warps. What a tile holds outside of its item is
+// masked; rows of V outside of the list, past the end of which pages are fetched with id -1 (the
+// copy engine answers with NaN), are made zero before use. Pages that boxes do not fit are gathered
+// row by row: prefill_gather.h.
 #pragma once
 
 #include "cuda/kernels/hopper/hooks.h"
@@ -132,11 +133,12 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       row_maxima<C>(top, logits);
       softmax_tile<C>(logits, top, rows, factor, ScaledExponent{scale}, shift);
     };
-    auto prepare_v = [&](i32 tile_slot) {  // edge tiles only: waits for V and clears rows
-      if constexpr (C::kGather) return;    // its rows outside the item are zeros
+    // Of tiles that reach out of the list: waits for V and clears rows.
+    auto prepare_v = [&](i32 tile_slot) {
+      if constexpr (C::kGather) return;  // its rows outside the item are zeros
       if (is_full(tile_slot)) return;
-      const i32 first = warp_uniform(w.kv_begin) - tile_slot;
-      const i32 last = warp_uniform(w.kv_end) - tile_slot;
+      const i32 first = -tile_slot;
+      const i32 last = warp_uniform(w.list_end) - tile_slot;
       if (first <= 0 && last >= C::kTileN) return;
       wait_full<C>(s.v_full, v_ring);
       clear_v_tile<C>(shared_address(s.v[v_ring.stage]), first, last, group,

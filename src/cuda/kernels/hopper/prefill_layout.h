@@ -77,19 +77,13 @@ struct TileRange {
 };
 template <class C>
 PLAIT_DEVICE TileRange tile_range(const Work& w) {
-  if constexpr (C::kGather) {
-    const i32 count = max_of(ceil_div(w.kv_end - w.kv_begin, C::kTileN), 1);
-    return {warp_uniform(w.kv_begin), warp_uniform(count)};
-  } else if constexpr (C::kPaged) {
-    const i32 base = w.kv_begin - w.kv_begin % C::kBox;
-    const i32 count = max_of(ceil_div(w.kv_end - base, C::kTileN), 1);
-    return {warp_uniform(base), warp_uniform(count)};
-  } else {
-    // Aligned to the item's end, so that no copy reads past it: a captured launch does not know
-    // how many tokens a later plan's tensor has.
-    const i32 count = max_of(ceil_div(w.kv_end - w.kv_begin, C::kTileN), 1);
-    return {warp_uniform(w.kv_end - count * C::kTileN), warp_uniform(count)};
-  }
+  i32 base = w.kv_begin;
+  if constexpr (C::kPaged && !C::kGather) base -= w.kv_begin % C::kBox;
+  const i32 count = max_of(ceil_div(w.kv_end - base, C::kTileN), 1);
+  // Tiles may reach past the item, but not past its list, where a later plan of a captured launch
+  // may have no tokens: there they begin before it.
+  if constexpr (!C::kPaged) base = min_of(base, w.list_end - count * C::kTileN);
+  return {warp_uniform(base), warp_uniform(count)};
 }
 
 /// First row, in the item, of a warpgroup's 64: moved back so that they end with the item's rows at

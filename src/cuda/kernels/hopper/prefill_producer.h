@@ -37,7 +37,7 @@ PLAIT_DEVICE BoxSource box_source(const Params& p, const Work& w, i32 tile_slot,
   if constexpr (C::kPaged) {
     const i32 slot = tile_slot + box * C::kBox;
     BoxSource source{-1, slot % page_size<C>(p)};
-    if (slot < w.kv_end) {
+    if (slot < w.list_end) {
       source.page = load_page_id(p, w, slot / page_size<C>(p));
     }
     return source;

@@ -38,6 +38,7 @@ struct Work {
   const i32* positions;  // logical positions of the list's pages, or null: affine
   i32 state_row;         // of (head, first fused row); -1: writes the output
   i32 merge_begin, num_merges;
+  i32 list_end;  // slots of the item's whole list
 };
 
 /// Tells the compiler that all lanes of a warp hold one value: loop counters and ring positions
@@ -74,7 +75,7 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
   w.state_row = run.state_begin < 0 ? -1 : run.state_begin + slice.first * run.num_fused_rows;
   w.merge_begin = run.merge_begin;
   w.num_merges = run.num_merges;
-  w.kv_begin = w.kv_end = w.full_begin = w.full_end = 0;
+  w.kv_begin = w.kv_end = w.full_begin = w.full_end = w.list_end = 0;
   w.view = w.page_begin = w.pos_offset = w.request = 0;
   w.row_pos = nullptr;
   w.positions = nullptr;
@@ -85,6 +86,7 @@ PLAIT_DEVICE Work load_work(const Params& p, i32 index) {
     w.kv_end = piece.kv_end;
     w.full_begin = piece.full_begin;
     w.full_end = piece.full_end;
+    w.list_end = block.num_slots;
     w.view = block.view;
     w.request = block.request;
     w.page_begin = block.page_begin;
