@@ -110,6 +110,8 @@ void GroupVerifier::check_blocks() const {
     require(
         spans ? header_.row_pos_offset >= 0 : block.pos0 == meaning_.position_of(list.row_begin),
         name + " pos0", block.pos0, "the position of its first row");
+    require(((block.flags & device::kBlockRagged) != 0) == (spec_.kv_kind == KvKind::kRagged),
+            name + " flags", block.flags, "ragged as the spec");
     require(((block.flags & device::kBlockHasPositions) != 0) == list.has_positions,
             name + " flags", block.flags, "positions as in its view");
     require(
