@@ -1,6 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "case.h"
 
 namespace plait::test {
@@ -14,6 +16,8 @@ void expect_close(const Case& problem, const Case::Answer& want, const Case::Ans
   if (!problem.state) {
     if (problem.spec.o_dtype == DType::kBF16) tolerance = 1e-2;
     if (problem.spec.o_dtype == DType::kF16) tolerance = 1.5e-3;
+    if (problem.spec.o_dtype == DType::kF8E4M3) tolerance = 0.063;
+    if (problem.spec.o_dtype == DType::kF8E5M2) tolerance = 0.126;
   }
   int shown = 0;
   for (std::size_t i = 0; i < want.o.size() && shown < 5; ++i) {
@@ -105,14 +109,23 @@ TEST(CpuExecutor, NoMask) {
 }
 
 TEST(CpuExecutor, Dtypes) {
-  for (DType kv : {DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2}) {
-    Case c = basic();
-    c.spec.kv_dtype = kv;
-    c.spec.q_dtype = kv == DType::kF16 ? DType::kF16 : DType::kBF16;
-    c.spec.o_dtype = c.spec.q_dtype;
-    c.k_scale = 0.5F;
-    c.v_scale = 0.25F;
-    check(c);
+  const DType all[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2};
+  for (const DType q : all) {
+    for (const DType kv : all) {
+      for (const DType o : all) {
+        SCOPED_TRACE(std::string(to_string(q)) + " " + std::string(to_string(kv)) + " " +
+                     std::string(to_string(o)));
+        Case c = basic();
+        c.spec.head_dim_qk = c.spec.head_dim_vo = 40;
+        c.requests = {{1, 100}, {9, 70}, {2, 1}};
+        c.spec.q_dtype = q;
+        c.spec.kv_dtype = kv;
+        c.spec.o_dtype = o;
+        c.k_scale = 0.5F;
+        c.v_scale = 0.25F;
+        check(c);
+      }
+    }
   }
 }
 
