@@ -248,11 +248,11 @@ class Append : public testing::Test {
  protected:
   std::string refused_call() {
     return refused([&] {
-      append_paged_kv(engine_, k_, v_, zero_, zero_, indptr_, zero_, k_cache_, v_cache_,
-                      KvLayout::kNhd);
+      append_paged_kv(engine_, k_, v_, zero_, zero_, indptr_, zero_, k_cache_, v_cache_, layout_);
     });
   }
   Engine engine_;
+  KvLayout layout_ = KvLayout::kNhd;
   std::vector<float> memory_ = std::vector<float>(256, 1.0F);
   std::vector<std::int32_t> ints_{0, 1};
   Tensor k_ = Tensor::contiguous(memory_.data(), DType::kF32, {1, 1, 8});
@@ -278,6 +278,11 @@ TEST_F(Append, RefusesPagesWithoutSlotsAndCachesThatShareThem) {
   k_cache_.strides[1] = 8;
   k_cache_.shape[1] = v_cache_.shape[1] = 0;
   EXPECT_EQ(refused_call(), "k_cache.shape");
+}
+
+TEST_F(Append, RefusesALayoutOutsideOfTheEnumeration) {
+  layout_ = KvLayout{2};
+  EXPECT_EQ(refused_call(), "layout");
 }
 
 TEST(MergeState, TakesStatesWithoutElements) {
