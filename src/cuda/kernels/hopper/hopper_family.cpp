@@ -49,13 +49,15 @@ CostModel decode_cost(const DeviceFacts& facts, int head_dim) {
   return cost;
 }
 
+/// Per item: its first softmax, its last product and its output, which overlap with nothing; more
+/// if it is causal, which most are. Per tile: the products of 128 x 128, or 128 x 64 of 256 dims,
+/// take 2048 clocks; with 64 dims the exponentials take as long as the products.
 CostModel prefill_cost(const DeviceFacts& facts, int head_dim) {
-  // 2048 clocks of the tensor cores per tile of 128 x 128, or 128 x 64 of 256 dims, at what power
-  // lets the clock be. With 64 dims the exponentials take as long as the products.
-  const double clocks = head_dim > 64 ? 3200.0 : 2300.0;
+  const double item_ns = head_dim <= 64 ? 2300.0 : head_dim <= 128 ? 3100.0 : 6200.0;
+  const double clocks = head_dim <= 64 ? 2330.0 : head_dim <= 128 ? 3100.0 : 2770.0;
   const double tile_ns = clocks / std::max(facts.clock_khz * 1e-6, 0.1);
   CostModel cost;
-  cost.per_item = cost_units(2500.0);
+  cost.per_item = cost_units(item_ns);
   cost.per_tile = cost_units(tile_ns);
   cost.per_kv_token = 1;
   cost.per_state_row = cost_units(20.0);

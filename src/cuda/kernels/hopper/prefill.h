@@ -135,7 +135,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     };
     // Of tiles that reach out of the list: waits for V and clears rows.
     auto prepare_v = [&](i32 tile_slot) {
-      if constexpr (C::kGather) return;  // its rows outside the item are zeros
+      if constexpr (C::kGather) return;  // its rows outside the list are zeros
       if (is_full(tile_slot)) return;
       const i32 first = -tile_slot;
       const i32 last = warp_uniform(w.list_end) - tile_slot;

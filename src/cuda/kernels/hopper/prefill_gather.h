@@ -78,6 +78,7 @@ struct TileGatherer {
     w = &s.works.get(p, slices, index);
     head = warp_uniform(w->head);
     pages = PageSlots(p, *w);
+    pages.end = w->list_end;  // as boxes: tiles are complete but at the list's end
     start_head();
   }
   PLAIT_DEVICE void start_head() {
@@ -87,7 +88,7 @@ struct TileGatherer {
   }
   PLAIT_DEVICE void advance() {
     slot -= C::kTileN;
-    if (slot >= pages.begin) {  // none but an item's first tile has slots outside
+    if (slot >= pages.begin) {  // none but an item's first tile may have slots outside
       first = false;
       pending = pages.fetch_inside(p, next_row());
     } else if (++head < w->head + w->count) {
