@@ -36,6 +36,15 @@ constexpr std::array<std::pair<std::string_view, std::int64_t>, 16> kSizes{{{"F6
                                                                             {"BOOL", 1},
                                                                             {"F8_E8M0", 1}}};
 
+/// What the format allows beside tensors: text, for people.
+void require_strings(const Node& node) {
+  const Json& value = node.json();
+  const bool strings =
+      value.is_object() &&
+      std::all_of(value.begin(), value.end(), [](const Json& text) { return text.is_string(); });
+  if (!strings) node.refuse("an object of strings", ErrorCode::kIo);
+}
+
 SafetensorsEntry parse_entry(const Node& node, std::int64_t data_bytes) {
   node.expect_object({"dtype", "shape", "data_offsets"});
   SafetensorsEntry entry;
@@ -113,8 +122,11 @@ Safetensors Safetensors::parse(std::string bytes, std::string_view field) {
       std::string_view(out.bytes_).substr(kLengthBytes, header_bytes), name + ": header");
   if (!header.is_object()) Node(header, name + ": header").refuse("an object", ErrorCode::kIo);
   for (const auto& item : header.items()) {
-    if (item.key() == "__metadata__") continue;
     const std::string path = name + ": " + quote_text(item.key());
+    if (item.key() == "__metadata__") {
+      require_strings(Node(item.value(), path));
+      continue;
+    }
     out.entries_.emplace(item.key(), parse_entry(Node(item.value(), path), data_bytes));
   }
 

@@ -61,6 +61,8 @@ TEST(Safetensors, HostileHeaders) {
   EXPECT_TRUE(says(refusal(container("[]", "")), "an object"));
   EXPECT_EQ(refusal(container("{}", "")), "accepted");
   EXPECT_EQ(refusal(container("{\"__metadata__\":{\"a\":\"b\"}}", "")), "accepted");
+  EXPECT_TRUE(says(refusal(container("{\"__metadata__\":{\"a\":3}}", "")), "object of strings"));
+  EXPECT_TRUE(says(refusal(container("{\"__metadata__\":[]}", "")), "object of strings"));
   EXPECT_TRUE(says(refusal(container("{}", "x")), "tensors: data"));
   const auto entry = [](const std::string& dtype, const std::string& shape,
                         const std::string& offsets) {
