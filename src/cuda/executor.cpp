@@ -187,6 +187,11 @@ void CudaExecutor::upload_constants() {
   }
 }
 
+std::span<std::int32_t> CudaExecutor::plan_words() {
+  return {reinterpret_cast<std::int32_t*>(ring_.next()),
+          static_cast<std::size_t>(bounds_.plan_words)};
+}
+
 void CudaExecutor::upload(const Plan& plan, Stream stream) {
   require_specs(plan, spec_fingerprint_);
   release_parked();
@@ -216,7 +221,9 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
   if (!captures_.empty()) check_against_graphs(plan);
 
   std::byte* const staging = ring_.acquire(handle);
-  std::memcpy(staging, plan.words.data(), plan.words.size_bytes());
+  if (reinterpret_cast<const std::byte*>(plan.words.data()) != staging) {
+    std::memcpy(staging, plan.words.data(), plan.words.size_bytes());
+  }
   const CuDevicePtr base = state_->workspace->address();
   // Runs leave the counters at zero; a run that was aborted, or a workspace of unknown content,
   // does not.

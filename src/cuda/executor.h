@@ -27,6 +27,7 @@ class CudaExecutor final : public Executor {
                KernelCache& kernels, const ExecutorRequest& request);
   ~CudaExecutor() override;
 
+  std::span<std::int32_t> plan_words() override;
   void upload(const Plan& plan, Stream stream) override;
   void run(const RunArgs& args) override;
   void status(Stream stream) override;

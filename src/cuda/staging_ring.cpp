@@ -8,6 +8,25 @@
 #include "plait/error.h"
 
 namespace plait::cuda {
+namespace {
+
+/// Lets this thread ask about events while a capture is open, its own or another thread's: those of
+/// uploads are no part of one.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
+    driver_.check(driver_.capture_mode_exchange(&mode_), "cuThreadExchangeStreamCaptureMode");
+  }
+  ~RelaxedCapture() { driver_.capture_mode_exchange(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const Driver& driver_;
+  CuCaptureMode mode_ = CuCaptureMode::kRelaxed;
+};
+
+}  // namespace
 
 StagingRing::StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t zero_bytes,
                          std::int64_t plan_bytes)
@@ -52,8 +71,7 @@ void StagingRing::destroy() noexcept {
 
 void StagingRing::reclaim() {
   const Driver& driver = context_->driver();
-  const Slot& latest = slots_[static_cast<std::size_t>(current_)];
-  if (!latest.in_use) return;  // its copy was never enqueued
+  const Slot& latest = slots_[static_cast<std::size_t>(latest_)];
   const CuResult result = driver.event_query(latest.copied);
   if (result == kCuErrorNotReady) return;
   driver.check(result, "cuEventQuery");
@@ -62,27 +80,38 @@ void StagingRing::reclaim() {
   }
 }
 
-std::byte* StagingRing::acquire(CuStream stream) {
-  const Driver& driver = context_->driver();
-  std::uint64_t stream_id = 0;
-  driver.check(driver.stream_get_id(stream, &stream_id), "cuStreamGetId");
-  const int next = (current_ + 1) % kSlots;
-  Slot& slot = slots_[static_cast<std::size_t>(next)];
-  if (slot.in_use) reclaim();
+StagingRing::Slot& StagingRing::next_slot() noexcept {
+  return slots_[static_cast<std::size_t>((latest_ + 1) % kSlots)];
+}
+
+std::byte* StagingRing::next() {
+  Slot& slot = next_slot();
   if (slot.in_use) {
-    driver.check(driver.event_synchronize(slot.copied), "cuEventSynchronize");
-    slot.in_use = false;
+    const Driver& driver = context_->driver();
+    const ContextScope scope(*context_);
+    const RelaxedCapture relaxed(driver);
+    reclaim();
+    if (slot.in_use) {
+      driver.check(driver.event_synchronize(slot.copied), "cuEventSynchronize");
+      slot.in_use = false;
+    }
   }
-  slot.stream_id = stream_id;
-  current_ = next;
   return static_cast<std::byte*>(slot.memory) + zero_bytes_;
 }
 
+std::byte* StagingRing::acquire(CuStream stream) {
+  std::byte* const place = next();
+  const Driver& driver = context_->driver();
+  driver.check(driver.stream_get_id(stream, &next_slot().stream_id), "cuStreamGetId");
+  return place;
+}
+
 void StagingRing::release(CuStream stream) {
-  Slot& slot = slots_[static_cast<std::size_t>(current_)];
+  Slot& slot = next_slot();
   const Driver& driver = context_->driver();
   driver.check(driver.event_record(slot.copied, stream), "cuEventRecord");
   slot.in_use = true;
+  latest_ = (latest_ + 1) % kSlots;
 }
 
 }  // namespace plait::cuda

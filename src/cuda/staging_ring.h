@@ -25,8 +25,10 @@ class StagingRing {
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  /// The place of a plan in the next slot, for a copy on `stream`; the zeros lie before it. Waits
+  /// The place of a plan in the next slot, the same until `release`; the zeros lie before it. Waits
   /// for the slot's last copy, which only happens with kSlots plans under way.
+  std::byte* next();
+  /// The same, for a copy on `stream`.
   std::byte* acquire(CuStream stream);
   /// Says that the copy from the slot acquired last is enqueued on `stream`.
   void release(CuStream stream);
@@ -42,12 +44,13 @@ class StagingRing {
   /// Frees what the latest copy says about those before it in its stream: asking the driver about
   /// an event takes as long as enqueueing a copy, and the latest has nearly always finished.
   void reclaim();
+  Slot& next_slot() noexcept;
   void destroy() noexcept;
 
   std::shared_ptr<DeviceContext> context_;
   std::int64_t zero_bytes_;
   std::array<Slot, kSlots> slots_;
-  int current_ = 0;
+  int latest_ = 0;  // the slot released last
 };
 
 }  // namespace plait::cuda

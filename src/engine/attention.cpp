@@ -106,7 +106,7 @@ AttentionImpl::AttentionImpl(std::shared_ptr<EngineImpl> engine, std::vector<Att
 }
 
 void AttentionImpl::plan(std::span<const Batch> batches, Stream stream) {
-  const Plan& plan = planner_.plan(batches);
+  const Plan& plan = planner_.plan(batches, executor_->plan_words());
   if (options_.checked) verify_plan(groups_, batches, plan, planner_.bounds());
   // What a run is checked against changes together with what it executes: everything that can fail
   // comes before.

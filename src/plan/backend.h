@@ -31,7 +31,10 @@ struct WorkerTime {
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Makes `plan` the current one. The data is copied before this returns.
+  /// Where the next plan may be written, for an upload that has nothing to copy on the host; empty:
+  /// anywhere else.
+  virtual std::span<std::int32_t> plan_words() { return {}; }
+  /// Makes `plan` the current one. The data is copied before this returns, or lies in `plan_words`.
   virtual void upload(const Plan& plan, Stream stream) = 0;
   /// Arguments were validated against spec and plan by the caller.
   virtual void run(const RunArgs& args) = 0;

@@ -233,7 +233,7 @@ Planner::~Planner() = default;
 Planner::Planner(Planner&&) noexcept = default;
 Planner& Planner::operator=(Planner&&) noexcept = default;
 
-const Plan& Planner::plan(std::span<const Batch> batches) {
+const Plan& Planner::plan(std::span<const Batch> batches, std::span<std::int32_t> words) {
   Impl& p = *impl_;
   if (batches.size() != 1 && batches.size() != p.groups.size()) {
     throw Error(ErrorCode::kInvalidArgument, "batches (length)", std::to_string(batches.size()),
@@ -244,7 +244,8 @@ const Plan& Planner::plan(std::span<const Batch> batches) {
   // it untouched.
   const int next = 1 - p.current;
   const std::size_t slot = static_cast<std::size_t>(next);
-  BlobWriter blob(p.memory.blobs[slot], p.bounds.plan_words);
+  i32* const target = words.empty() ? p.memory.blobs[slot] : words.data();
+  BlobWriter blob(target, words.empty() ? p.bounds.plan_words : static_cast<i64>(words.size()));
   device::PlanHeader& header = *blob.at<device::PlanHeader>(blob.open<device::PlanHeader>(1));
   header = device::PlanHeader{};
   header.magic = device::kPlanMagic;
@@ -257,7 +258,7 @@ const Plan& Planner::plan(std::span<const Batch> batches) {
   }
   header.total_words = static_cast<i32>(blob.size());
   p.current = next;
-  p.plan.words = {p.memory.blobs[slot], static_cast<std::size_t>(blob.size())};
+  p.plan.words = {target, static_cast<std::size_t>(blob.size())};
   p.plan.groups = p.summaries[slot];
   return p.plan;
 }

@@ -75,7 +75,8 @@ struct GroupSummary {
 };
 inline constexpr std::int64_t kRowInStates = 20;
 
-/// A finished plan: views into the planner's own buffers, valid until its next successful plan().
+/// A finished plan: views into the planner's own buffers, or where it was asked to write, valid
+/// until its next successful plan().
 struct Plan {
   std::span<const std::int32_t> words;  // the blob; see plan_layout.h
   std::span<const GroupSummary> groups;
@@ -109,7 +110,8 @@ class Planner {
 
   /// `batches`: one for all groups, or one per group. Validates them (field, value, expectation),
   /// refuses what exceeds the capacity, and leaves the previous plan untouched if it throws.
-  const Plan& plan(std::span<const Batch> batches);
+  /// `words`: where to write the plan, aligned to 64 bytes; by default into memory of the planner.
+  const Plan& plan(std::span<const Batch> batches, std::span<std::int32_t> words = {});
 
   const Plan& current() const noexcept;
   const PlanBounds& bounds() const noexcept;

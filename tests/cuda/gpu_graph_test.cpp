@@ -12,6 +12,7 @@
 
 #include "cuda/gpu_support.h"
 #include "cuda/graph_lifetime.h"
+#include "cuda/staging_ring.h"
 #include "engine/attention_impl.h"
 #include "plait/attention.h"
 #include "plait/configurations.h"
@@ -376,7 +377,12 @@ TEST_F(GpuGraph, PlanInsideACaptureIsRefused) {
   Attention attention(engine, groups_, capacity_, {});
   const ContextScope scope(*context_);
   driver().check(driver().stream_begin_capture(stream.get(), CuCaptureMode::kThreadLocal), "begin");
-  EXPECT_THROW(attention.plan(batch.get(), Stream{stream.get()}), Error);
+  // Also with all of the staging ring in use, of which the driver is asked before.
+  const TestStream other(context_);
+  for (int round = 0; round <= 2 * StagingRing::kSlots; ++round) {
+    EXPECT_THROW(attention.plan(batch.get(), Stream{stream.get()}), Error);
+    EXPECT_NO_THROW(attention.plan(batch.get(), Stream{other.get()}));
+  }
   CuGraph graph = nullptr;
   driver().check(driver().stream_end_capture(stream.get(), &graph), "the capture must survive");
   driver().graph_destroy(graph);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -139,7 +140,7 @@ class FakeExecutor : public testing::Test {
     Batch batch;
     batch.qo_indptr = qo_indptr_;
     batch.views = views_;
-    return planner_->plan(std::span<const Batch>(&batch, 1));
+    return planner_->plan(std::span<const Batch>(&batch, 1), plan_words_);
   }
 
   void make_operands() {
@@ -181,6 +182,7 @@ class FakeExecutor : public testing::Test {
   EngineOptions engine_options_;
   std::vector<PlanTarget> targets_;
   std::optional<Planner> planner_;
+  std::span<std::int32_t> plan_words_;  // where plan() writes, if not empty
   std::vector<std::int32_t> qo_indptr_, page_indptr_, last_page_len_;
   std::vector<View> views_;
   DeviceBuffer memory_;
@@ -240,6 +242,28 @@ TEST_F(FakeExecutor, UploadPutsThePlanAtAFixedAddress) {
     if (address == nullptr) address = params.plan;
     EXPECT_EQ(params.plan, address);
     EXPECT_EQ(std::memcmp(params.plan, current.words.data(), current.words.size_bytes()), 0);
+  }
+}
+
+TEST_F(FakeExecutor, PlansAreWrittenWhereTheirCopiesRead) {
+  make_context();
+  make_operands();
+  const auto executor = make_executor();
+  for (int round = 0; round < 3 * StagingRing::kSlots; ++round) {
+    plan_words_ = executor->plan_words();
+    EXPECT_EQ(executor->plan_words().data(), plan_words_.data()) << "the same until an upload";
+    const Plan& current = plan({1 + round, 1}, 8);
+    EXPECT_EQ(current.words.data(), plan_words_.data());
+    executor->upload(current, {});
+    const std::vector<std::int32_t> words(current.words.begin(), current.words.end());
+    plan_words_ = executor->plan_words();
+    EXPECT_THROW(plan({kRows, 1}, 8), Error);
+    EXPECT_TRUE(std::equal(words.begin(), words.end(), planner_->current().words.begin(),
+                           planner_->current().words.end()))
+        << "a refused batch leaves the current plan alone";
+    executor->run(args_);
+    const std::int32_t* on_device = params_of(fake_state().launches.back()).plan;
+    EXPECT_TRUE(std::equal(words.begin(), words.end(), on_device)) << "round " << round;
   }
 }
 
