@@ -6,20 +6,25 @@
 namespace plait::planning {
 namespace {
 
-/// Stable counting sort of `count` ids by key(id) in [0, Buckets). `descending` reverses the order
-/// of keys, not of ties.
-template <i32 Buckets, class Key>
-void counting_sort(const i32* in, i32* out, i32 count, i32* buckets, bool descending, Key key) {
-  const i32 flip = descending ? Buckets - 1 : 0;
+/// Stable counting sort of id(0) .. id(count - 1) by bucket(id) in [0, Buckets).
+template <i32 Buckets, class Id, class Bucket>
+void counting_sort(i32 count, i32* out, i32* buckets, Id id, Bucket bucket) {
   for (i32 b = 0; b < Buckets; ++b) buckets[b] = 0;
-  for (i32 i = 0; i < count; ++i) ++buckets[key(in[i]) ^ flip];
+  i32 first = Buckets - 1;  // bucket in use
+  i32 last = 0;
+  for (i32 i = 0; i < count; ++i) {
+    const i32 b = bucket(id(i));
+    ++buckets[b];
+    first = std::min(first, b);
+    last = std::max(last, b);
+  }
   i32 sum = 0;
-  for (i32 b = 0; b < Buckets; ++b) {
+  for (i32 b = first; b <= last; ++b) {
     const i32 size = buckets[b];
     buckets[b] = sum;
     sum += size;
   }
-  for (i32 i = 0; i < count; ++i) out[buckets[key(in[i]) ^ flip]++] = in[i];
+  for (i32 i = 0; i < count; ++i) out[buckets[bucket(id(i))]++] = id(i);
 }
 
 /// Shift that brings `largest` below 2^bucket_bits.
@@ -132,13 +137,12 @@ class Rounds {
 
  private:
   void sort_workers() {
-    // Stable from worker order, so that ties go to the lowest id.
-    i32* const ids = scratch_.order + job_.num_runs;
-    for (i32 w = 0; w < job_.num_workers; ++w) ids[w] = w;
+    // Stable from worker order, so that ties go to the lowest id. Loads differ little after a
+    // round.
     counting_sort<1 << kWorkerBits>(
-        ids, scratch_.workers, job_.num_workers, scratch_.buckets, false, [&](i32 w) {
-          return static_cast<i32>(
-              std::min<i64>(scratch_.loads[w] >> shift_, (1 << kWorkerBits) - 1));
+        job_.num_workers, scratch_.workers, scratch_.buckets, [](i32 w) { return w; },
+        [loads = scratch_.loads, shift = shift_](i32 w) {
+          return static_cast<i32>(std::min<i64>(loads[w] >> shift, (1 << kWorkerBits) - 1));
         });
   }
 
@@ -220,8 +224,11 @@ AssignResult assign(const AssignJob& job, const AssignScratch& scratch, Assigned
     end = equal_items(job, scratch.loads, out);
   } else {
     const int shift = sort_shift(largest, kItemBits);
-    counting_sort<kSortBuckets>(job.runs, scratch.order, job.num_runs, scratch.buckets, true,
-                                [&](i32 run) { return static_cast<i32>(job.cost[run] >> shift); });
+    counting_sort<kSortBuckets>(
+        job.num_runs, scratch.order, scratch.buckets, [runs = job.runs](i32 i) { return runs[i]; },
+        [cost = job.cost, shift](i32 run) {
+          return kSortBuckets - 1 - static_cast<i32>(cost[run] >> shift);  // longest first
+        });
     end = Rounds(job, scratch, result.total_load, largest, out).run();
   }
   for (i32 w = 0; w < job.num_workers; ++w) {

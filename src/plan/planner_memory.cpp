@@ -32,7 +32,7 @@ PlannerMemory::PlannerMemory(std::span<const GroupFacts> groups, const Capacity&
   const auto parents = ledger.add("parents", most.blocks, 4, 64);
   const auto cost = ledger.add("run costs", most.runs, 8, 64);
   const auto class_runs = ledger.add("class runs", most.runs, 4, 64);
-  const auto order = ledger.add("order", most.runs + most.workers, 4, 64);
+  const auto order = ledger.add("order", most.runs, 4, 64);
   const auto buckets = ledger.add("sort buckets", kSortBuckets, 4, 64);
   const auto team = ledger.add("run teams", most.runs + most.workers, 4, 64);
   const auto cuts = ledger.add("cuts", most.runs + most.workers, 4, 64);
