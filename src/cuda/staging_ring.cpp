@@ -71,12 +71,13 @@ void StagingRing::destroy() noexcept {
 
 void StagingRing::reclaim() {
   const Driver& driver = context_->driver();
-  const Slot& latest = slots_[static_cast<std::size_t>(latest_)];
-  const CuResult result = driver.event_query(latest.copied);
+  const Slot& asked = slots_[static_cast<std::size_t>((latest_ + kSlots - 1) % kSlots)];
+  const CuResult result = driver.event_query(asked.copied);
   if (result == kCuErrorNotReady) return;
   driver.check(result, "cuEventQuery");
-  for (Slot& slot : slots_) {
-    if (slot.stream_id == latest.stream_id) slot.in_use = false;
+  for (int index = 0; index < kSlots; ++index) {
+    Slot& slot = slots_[static_cast<std::size_t>(index)];
+    if (index != latest_ && slot.stream_id == asked.stream_id) slot.in_use = false;
   }
 }
 

@@ -41,8 +41,8 @@ class StagingRing {
     bool in_use = false;
   };
 
-  /// Frees what the latest copy says about those before it in its stream: asking the driver about
-  /// an event takes as long as enqueueing a copy, and the latest has nearly always finished.
+  /// Frees what the last copy but one says about those before it in its stream: asking the driver
+  /// about an event takes as long as enqueueing a copy, and this one has nearly always finished.
   void reclaim();
   Slot& next_slot() noexcept;
   void destroy() noexcept;
