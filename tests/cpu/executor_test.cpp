@@ -110,21 +110,16 @@ TEST(CpuExecutor, NoMask) {
 
 TEST(CpuExecutor, Dtypes) {
   const DType all[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2};
-  for (const DType q : all) {
-    for (const DType kv : all) {
-      for (const DType o : all) {
-        SCOPED_TRACE(std::string(to_string(q)) + " " + std::string(to_string(kv)) + " " +
-                     std::string(to_string(o)));
-        Case c = basic();
-        c.spec.head_dim_qk = c.spec.head_dim_vo = 40;
-        c.requests = {{1, 100}, {9, 70}, {2, 1}};
-        c.spec.q_dtype = q;
-        c.spec.kv_dtype = kv;
-        c.spec.o_dtype = o;
-        c.k_scale = 0.5F;
-        c.v_scale = 0.25F;
-        check(c);
-      }
+  for (std::size_t q = 0; q < 5; ++q) {
+    for (std::size_t kv = 0; kv < 5; ++kv) {
+      Case c = basic();
+      c.spec.q_dtype = all[q];
+      c.spec.kv_dtype = all[kv];
+      c.spec.o_dtype = all[(q + kv) % 5];  // a Latin square: each pair of the three is there
+      SCOPED_TRACE(std::to_string(q) + " " + std::to_string(kv));
+      c.k_scale = 0.5F;
+      c.v_scale = 0.25F;
+      check(c);
     }
   }
 }
