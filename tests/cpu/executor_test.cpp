@@ -113,6 +113,8 @@ TEST(CpuExecutor, Dtypes) {
   for (std::size_t q = 0; q < 5; ++q) {
     for (std::size_t kv = 0; kv < 5; ++kv) {
       Case c = basic();
+      c.spec.head_dim_qk = c.spec.head_dim_vo = 40;
+      c.requests = {{1, 100}, {9, 70}, {2, 1}};
       c.spec.q_dtype = all[q];
       c.spec.kv_dtype = all[kv];
       c.spec.o_dtype = all[(q + kv) % 5];  // a Latin square: each pair of the three is there
