@@ -1,13 +1,17 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// ALiBi in base 2: slope * (key position - row position), in two forms. The exact one takes a
-// distance, a scaling and a multiply-add for each logit. The other takes a multiply-add: over keys
-// at consecutive positions the bias is slope times a constant column, counted from the middle key,
-// and a shift that all logits of the row get, slope times the distance of that key.
+// ALiBi: slope * (key position - row position), in three forms.
 //
-// The shift takes back most of what the columns add, so that rounding loses what a bias of the
-// keys' width does. Far keys, whose own bias is as large, may lose that; next to the row, where
-// biases are small and a steep slope leaves nothing but a few keys, it would show in the lse.
+//   columns  Over keys at consecutive positions, slope times a constant column, counted from the
+//            middle key, and a shift that all logits of the row get, slope times the distance of
+//            that key: one multiply-add for a logit. The shift takes back most of what the columns
+//            add, so that rounding loses what a bias of the keys' width does. Far keys, whose own
+//            bias is as large, may lose that; next to the row, where biases are small and a steep
+//            slope leaves nothing but a few keys, it would show in the lse.
+//   near     Slope times an exact distance, in the unit of the logits.
+//   base 2   The same after the logits were turned into base 2: for large biases. The exponent,
+//            a logit in base 2 less the row's maximum, otherwise rounds the two apart, and could be
+//            far above 0.
 #pragma once
 
 #include "cuda/kernels/device/math.h"
@@ -20,11 +24,14 @@ __device__ __forceinline__ float alibi_slope(float slope) {
   return fminf(fmaxf(__fmul_rn(slope, kLog2E), -kSteepest), kSteepest);
 }
 
-/// Whether `width` keys around one at distance `middle` may be given columns and a shift; columns
-/// are in the unit of the logits, which `unit` turns into base 2. Exponents are what a logit and
-/// the row's maximum differ by, each rounded apart: for larger shifts, they could be far above 0.
-__device__ __forceinline__ bool may_shift_bias(float middle, float shift, float width, float unit) {
-  return fabsf(middle) >= width && fabsf(shift) < 0x1p20F && unit >= 0x1p-60F && unit < 0x1p60F;
+/// Whether slopes may be divided by `unit`, which turns logits into base 2.
+__device__ __forceinline__ bool may_divide_slopes(float unit) {
+  return unit >= 0x1p-60F && unit < 0x1p60F;
+}
+
+/// Whether biases at `distance`, as a magnitude, need not be added in base 2.
+__device__ __forceinline__ bool are_small_biases(float slope, i32 distance) {
+  return fabsf(slope) <= 2.0F && distance < (1 << 19);
 }
 
 }  // namespace plait::device

@@ -97,11 +97,10 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
         if constexpr (C::kSoftCap) {
           scaled_tanh_of<8>(hook.tanh_rate(p, kv_head), [&](i32 i) -> float& { return logits[i]; });
         }
-        if constexpr (C::kAlibi) {
-          bias.template add<kBlockTokens>(logits, p, w, begin, hook.exponent_scale);
-        } else {
 #pragma unroll
-          for (float& logit : logits) logit *= hook.exponent_scale;
+        for (float& logit : logits) logit *= hook.exponent_scale;
+        if constexpr (C::kAlibi) {
+          bias.template add_exactly<kBlockTokens>(logits, p, w, begin, 1.0F);
         }
         if (begin < full_begin || begin + kBlockTokens > full_end) {
           mask_block(logits, range, begin);

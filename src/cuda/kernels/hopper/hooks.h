@@ -75,22 +75,56 @@ struct RowBias {
     position[r] = row_position(w, inside / group) - (static_cast<i32>(threadIdx.x) & 3) * 2;
   }
 
-  /// Turns logits of kTokens slots from `first_slot` on into base 2 and adds their bias: s[4 i + 2
-  /// r
-  /// + e] is that of row r and slot 8 i + e of the thread.
+  /// Adds the bias of kTokens slots from `first_slot` on: s[4 i + 2 r + e] is the logit of row r
+  /// and slot 8 i + e of the thread. Base 2 is s * scale + shift, before and afterwards.
   template <i32 kTokens>
-  PLAIT_DEVICE void add(float (&s)[kTokens / 2], const Params& p, const Work& w, i32 first_slot,
-                        float exponent_scale) const {
+  PLAIT_DEVICE void add(float (&s)[kTokens / 2], float& scale, float (&shift)[2], const Params& p,
+                        const Work& w, i32 first_slot) const {
+    constexpr i32 kMiddle = kTokens / 2;
+    bool small = w.positions == nullptr && may_divide_slopes(scale);
+    bool far = true;
 #pragma unroll
-    for (float& x : s) x = __fmul_rn(x, exponent_scale);
+    for (i32 r = 0; r < 2; ++r) {
+      const i32 middle = first_slot + kMiddle - position[r];
+      const i32 distance = max_of(middle, -middle);
+      small = small && are_small_biases(slope(r), distance);
+      far = far && distance >= kTokens;
+    }
+    float inverse = fast_reciprocal(scale);
+    if (__any_sync(~0U, !(small && far))) {
+      if (__any_sync(~0U, !small)) {
+#pragma unroll
+        for (float& x : s) x = __fmul_rn(x, scale);
+        scale = inverse = 1.0F;
+      }
+      add_exactly<kTokens>(s, p, w, first_slot, inverse);
+      return;
+    }
+#pragma unroll
+    for (i32 r = 0; r < 2; ++r) {
+      shift[r] = __fmul_rn(slope(r), static_cast<float>(first_slot + kMiddle - position[r]));
+      const float step = __fmul_rn(slope(r), inverse);
+#pragma unroll
+      for (i32 i = 0; i < kTokens / 4; ++i) {
+        float& x = s[i / 2 * 4 + r * 2 + i % 2];
+        x = __fmaf_rn(step, static_cast<float>(i / 2 * 8 + i % 2 - kMiddle), x);
+      }
+    }
+  }
+
+  /// Adds the bias, times `inverse`, by distances alone.
+  template <i32 kTokens>
+  PLAIT_DEVICE void add_exactly(float (&s)[kTokens / 2], const Params& p, const Work& w,
+                                i32 first_slot, float inverse) const {
     if (w.positions == nullptr) {
 #pragma unroll
       for (i32 r = 0; r < 2; ++r) {
+        const float step = __fmul_rn(slope(r), inverse);
         const auto first = static_cast<float>(first_slot - position[r]);
 #pragma unroll
         for (i32 i = 0; i < kTokens / 4; ++i) {
           float& x = s[i / 2 * 4 + r * 2 + i % 2];
-          x = __fmaf_rn(slope(r), first + static_cast<float>(i / 2 * 8 + i % 2), x);
+          x = __fmaf_rn(step, first + static_cast<float>(i / 2 * 8 + i % 2), x);
         }
       }
       return;
@@ -114,37 +148,6 @@ struct RowBias {
         x = __fmaf_rn(slope(r), static_cast<float>(key - position[r]), x);
       }
     }
-  }
-
-  /// Adds columns in the unit of the logits; in base 2 they then lack `shift`. Does nothing and
-  /// returns false if the slots are not far enough from one of the warp's rows.
-  template <i32 kTokens>
-  PLAIT_DEVICE bool add_columns(float (&s)[kTokens / 2], float (&shift)[2], const Work& w,
-                                i32 first_slot, float exponent_scale) const {
-    constexpr i32 kMiddle = kTokens / 2;
-    float shifts[2];
-    bool far = w.positions == nullptr;
-#pragma unroll
-    for (i32 r = 0; r < 2; ++r) {
-      const auto middle = static_cast<float>(first_slot + kMiddle - position[r]);
-      shifts[r] = __fmul_rn(slope(r), middle);
-      far = far && may_shift_bias(middle, shifts[r], kTokens, exponent_scale);
-    }
-    if (__any_sync(~0U, !far)) return false;
-    const float inverse = fast_reciprocal(exponent_scale);
-#pragma unroll
-    for (i32 r = 0; r < 2; ++r) {
-      shift[r] = shifts[r];
-      const float step = __fmul_rn(slope(r), inverse);
-#pragma unroll
-      for (i32 i = 0; i < kTokens / 8; ++i)
-#pragma unroll
-        for (i32 e = 0; e < 2; ++e) {
-          float& x = s[i * 4 + r * 2 + e];
-          x = __fmaf_rn(step, static_cast<float>(i * 8 + e - kMiddle), x);
-        }
-    }
-    return true;
   }
 
  private:

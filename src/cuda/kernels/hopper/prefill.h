@@ -124,10 +124,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       }
       float scale = hook.exponent_scale;
       if constexpr (C::kAlibi) {
-        if (!bias.template add_columns<C::kTileN>(logits, shift, w, tile_slot, scale)) {
-          bias.template add<C::kTileN>(logits, p, w, tile_slot, scale);
-          scale = 1.0F;
-        }
+        bias.template add<C::kTileN>(logits, scale, shift, p, w, tile_slot);
       }
       if (!full) mask_tile<C>(logits, range, tile_slot, lane());
       row_maxima<C>(top, logits);

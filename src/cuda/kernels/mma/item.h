@@ -131,6 +131,7 @@ class Item {
       facts().natural = kTanhScale * facts().natural / p_.soft_cap;
       facts().base2 = p_.soft_cap * kLog2E;
     }
+    if (!may_divide_slopes(facts().base2)) facts().consecutive = 0;
   }
 
   __device__ __forceinline__ void clear_outputs() {

@@ -146,35 +146,29 @@ struct Softmax {
     return reinterpret_cast<const RowBias*>(shared + C::kShared.row_biases)[local];
   }
 
-  /// ALiBi: device/alibi.h. Logits are in base 2 afterwards and `unit` is 1, or `shift` gets what a
-  /// row still lacks in base 2.
+  /// ALiBi: device/alibi.h. Base 2 is score * unit + shift, before and afterwards. Under canonical
+  /// segments a row's bits may not depend on what other rows there are: all biases are added in
+  /// base 2.
   static __device__ __forceinline__ void add_slopes(Scores& scores, float& unit,
                                                     float (&shift)[kRows], const i32* positions,
                                                     i32 first_position, const char* shared,
                                                     const WarpPlace& at) {
-    const auto& item = *reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts);
+    constexpr i32 kMiddle = C::kWarpKeys / 2;
     const auto bias = [&](i32 r) {
       return row_bias(shared, at.row + r / 2 * 16 + r % 2 * 8 + at.lane / 4);
     };
     const i32 own = at.lane % 4 * 2;
-    constexpr i32 kMiddle = C::kWarpKeys / 2;
+    bool small = reinterpret_cast<const ItemFacts*>(shared + C::kShared.facts)->consecutive != 0;
+    bool far = false;
+    if constexpr (!C::kCanonical) {
+      const RowBias row = row_bias(shared, at.row + at.lane % (16 * C::kRowBlocks));
+      const i32 middle = first_position + kMiddle - row.position;
+      const i32 distance = max_of(middle, -middle);
+      small = small && are_small_biases(row.slope, distance);
+      far = distance >= C::kWarpKeys;
+    }
     // One branch, not one for each row: between branches nothing overlaps.
-    if (item.consecutive == 0) {
-#pragma unroll
-      for (i32 r = 0; r < kRows; ++r) {
-        const RowBias row = bias(r);
-#pragma unroll
-        for (i32 n = 0; n < C::kKeyTiles; ++n) {
-          float* x = scores[r / 2][n].x + r % 2 * 2;
-          const int2 key = *reinterpret_cast<const int2*>(positions + n * 8 + own);
-          x[0] =
-              __fmaf_rn(row.slope, static_cast<float>(key.x - row.position), __fmul_rn(x[0], unit));
-          x[1] =
-              __fmaf_rn(row.slope, static_cast<float>(key.y - row.position), __fmul_rn(x[1], unit));
-        }
-      }
-      unit = 1.0F;
-    } else if (may_shift(unit, first_position + kMiddle, shared, at)) {
+    if (!__any_sync(0xFFFFFFFFU, !(small && far))) {
       const float inverse = fast_reciprocal(unit);
 #pragma unroll
       for (i32 r = 0; r < kRows; ++r) {
@@ -189,33 +183,38 @@ struct Softmax {
           x[1] = __fmaf_rn(step, static_cast<float>(n * 8 + 1 - kMiddle), x[1]);
         }
       }
-    } else {
+    } else if (!__any_sync(0xFFFFFFFFU, !small)) {
+      const auto scaled = [&](float x) { return C::kCanonical ? __fmul_rn(x, unit) : x; };
+      const float inverse = C::kCanonical ? 1.0F : fast_reciprocal(unit);
 #pragma unroll
       for (i32 r = 0; r < kRows; ++r) {
         const RowBias row = bias(r);
+        const float step = __fmul_rn(row.slope, inverse);
         const auto first = static_cast<float>(first_position + own - row.position);
 #pragma unroll
         for (i32 n = 0; n < C::kKeyTiles; ++n) {
           float* x = scores[r / 2][n].x + r % 2 * 2;
-          x[0] = __fmaf_rn(row.slope, __fadd_rn(first, static_cast<float>(n * 8)),
-                           __fmul_rn(x[0], unit));
-          x[1] = __fmaf_rn(row.slope, __fadd_rn(first, static_cast<float>(n * 8 + 1)),
-                           __fmul_rn(x[1], unit));
+          x[0] = __fmaf_rn(step, __fadd_rn(first, static_cast<float>(n * 8)), scaled(x[0]));
+          x[1] = __fmaf_rn(step, __fadd_rn(first, static_cast<float>(n * 8 + 1)), scaled(x[1]));
+        }
+      }
+      if constexpr (C::kCanonical) unit = 1.0F;
+    } else {
+#pragma unroll
+      for (i32 r = 0; r < kRows; ++r) {
+        const RowBias row = bias(r);
+#pragma unroll
+        for (i32 n = 0; n < C::kKeyTiles; ++n) {
+          float* x = scores[r / 2][n].x + r % 2 * 2;
+          const int2 key = *reinterpret_cast<const int2*>(positions + n * 8 + own);
+          x[0] =
+              __fmaf_rn(row.slope, static_cast<float>(key.x - row.position), __fmul_rn(x[0], unit));
+          x[1] =
+              __fmaf_rn(row.slope, static_cast<float>(key.y - row.position), __fmul_rn(x[1], unit));
         }
       }
       unit = 1.0F;
     }
-  }
-
-  /// Whether the warp's keys, around position `middle`, are far enough from all of its rows. Under
-  /// canonical segments a row's bits may not depend on what other rows there are.
-  static __device__ __forceinline__ bool may_shift(float unit, i32 middle, const char* shared,
-                                                   const WarpPlace& at) {
-    if constexpr (C::kCanonical) return false;
-    const RowBias row = row_bias(shared, at.row + at.lane % (16 * C::kRowBlocks));
-    const auto distance = static_cast<float>(middle - row.position);
-    const float shift = __fmul_rn(row.slope, distance);
-    return !__any_sync(0xFFFFFFFFU, !may_shift_bias(distance, shift, C::kWarpKeys, unit));
   }
 
   static __device__ __forceinline__ void finish_logits(Scores& scores, const ScoreScale& scale,
