@@ -36,19 +36,22 @@ constexpr int kItemBits = 10;
 constexpr int kWorkerBits = 8;  // fewer workers than runs, and sorted more often
 static_assert(kSortBuckets == 1 << kItemBits);
 
-/// The runs as one long list of items, longest first.
+/// The runs as one long list of items, longest first. Copied into locals while a round takes from
+/// it.
 class Items {
  public:
-  Items(const AssignJob& job, const i32* order) : job_(job), order_(order) { load(); }
-  bool done() const { return index_ == job_.num_runs; }
+  Items(const AssignJob& job, const i32* order)
+      : cost_of_(job.cost), order_(order), end_(order + job.num_runs), per_run_(job.run_items) {
+    load();
+  }
+  bool done() const { return order_ == end_; }
   i64 cost() const { return cost_; }
-  i32 run() const { return order_[index_]; }
-  i32 left_in_run() const { return job_.run_items - first_; }
+  i32 left_in_run() const { return per_run_ - first_; }
   Assigned take(i32 worker, i32 count) {
-    const Assigned part{worker, order_[index_], first_, count};
+    const Assigned part{worker, *order_, first_, count};
     first_ += count;
-    if (first_ == job_.run_items) {
-      ++index_;
+    if (first_ == per_run_) {
+      ++order_;
       first_ = 0;
       load();
     }
@@ -57,11 +60,12 @@ class Items {
 
  private:
   void load() {
-    if (!done()) cost_ = job_.cost[order_[index_]];
+    if (!done()) cost_ = cost_of_[*order_];
   }
-  const AssignJob& job_;
-  const i32* order_;
-  i32 index_ = 0;
+  const i64* cost_of_;
+  const i32* order_;  // the run that items are taken from
+  const i32* end_;
+  i32 per_run_;
   i32 first_ = 0;
   i64 cost_ = 0;
 };
@@ -148,32 +152,37 @@ class Rounds {
 
   bool fill_round() {
     bool any = false;
-    for (i32 k = 0; k < job_.num_workers && !items_.done(); ++k) {
-      const i32 w = scratch_.workers[k];
-      i64 load = scratch_.loads[w];
-      i64 cost = items_.cost();
-      // For C >= 2 this is at most (T - c) / C.
-      if (load + (cost + 1) / 2 > level_) {
-        // Sorting is by buckets: the next worker may be a little less loaded.
-        continue;
-      }
+    Items items = items_;
+    Assigned* out = out_;
+    i64* const loads = scratch_.loads;
+    const i64 level = level_;
+    const i32* const end = scratch_.workers + job_.num_workers;
+    for (const i32* worker = scratch_.workers; worker != end && !items.done(); ++worker) {
+      const i32 w = *worker;
+      i64 load = loads[w];
+      i64 cost = items.cost();
+      // For C >= 2 this is at most (T - c) / C. Sorting is by buckets: the next worker may be a
+      // little less loaded.
+      if (load + (cost + 1) / 2 > level) continue;
       any = true;
-      const i64 goal = load + (level_ - load) * 7 / 8;
+      const i64 goal = load + (level - load) * 7 / 8;
       do {
         i32 count = 1;
-        const i32 left = items_.left_in_run();
+        const i32 left = items.left_in_run();
         if (load + cost * left <= goal) {
           count = left;
         } else {
           while (count < left && load + cost * (count + 1) <= goal) ++count;
         }
         load += cost * count;
-        *out_++ = items_.take(w, count);
-        if (items_.done()) break;
-        cost = items_.cost();
+        *out++ = items.take(w, count);
+        if (items.done()) break;
+        cost = items.cost();
       } while (load + cost <= goal);
-      scratch_.loads[w] = load;
+      loads[w] = load;
     }
+    items_ = items;
+    out_ = out;
     return any;
   }
 
