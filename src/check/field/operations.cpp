@@ -69,22 +69,23 @@ void merge_of_two_empty(const FieldRun& run) {
   }
   result = merged(run, empty, mixed);
   expect_state(run, result, 1, 3, 0, 0, "an empty and a full one");
-  // n-ary equals any fold order, empty ones included.
+  // n-ary equals any fold order, empty ones included; of empty ones alone it is empty.
   const Engine engine = run.engine();
   const auto memory = run.memory();
-  HostTensor o = HostTensor::zeros(DType::kF32, {1, 4, 1, 64}, "o");
-  HostTensor lse = HostTensor::zeros(DType::kF32, {1, 4, 1}, "lse");
+  HostTensor o = HostTensor::zeros(DType::kF32, {2, 4, 1, 64}, "o");
+  HostTensor lse = HostTensor::zeros(DType::kF32, {2, 4, 1}, "lse");
   const double values[] = {0, 2, 0, 5};
   const double lses[] = {-kInfinity, std::log(3.0), -kInfinity, std::log(1.0)};
   o.fill([&](const auto& index) { return values[index[1]]; });
-  lse.fill([&](const auto& index) { return lses[index[1]]; });
-  const std::int64_t o_shape[] = {1, 1, 64};
-  const std::int64_t lse_shape[] = {1, 1};
+  lse.fill([&](const auto& index) { return index[0] == 0 ? lses[index[1]] : -kInfinity; });
+  const std::int64_t o_shape[] = {2, 1, 64};
+  const std::int64_t lse_shape[] = {2, 1};
   const Tensor out = memory->output(DType::kF32, o_shape);
   const Tensor out_lse = memory->output(DType::kF32, lse_shape);
   merge_states(engine, memory->place(o), memory->place(lse), out, out_lse);
   const State all{memory->fetch(out), memory->fetch(out_lse)};
   expect_state(run, all, 0, (3 * 2 + 1 * 5) / 4.0, std::log(4.0), 1e-6, "n-ary merge");
+  expect_state(run, all, 1, 0, -kInfinity, 0, "n-ary merge of empty states");
   const State folded = merged(run, state({5}, {0}), state({2}, {std::log(3.0)}));
   expect_state(run, folded, 0, (3 * 2 + 1 * 5) / 4.0, std::log(4.0), 1e-6, "the other order");
 }
