@@ -19,13 +19,11 @@ inline constexpr bool kStagedOutput = C::kQStages > 1;
 /// are multiplied by.
 struct OutputRows {
   i32 fused0, first, kv_head;
-  bool empty[2];  // no key seen
   float scale[2];
 };
 /// Two neighbouring finished elements of row `r`, of columns 8 * block + 2 * (lane % 4) and next.
 template <i32 kCount>
 PLAIT_DEVICE float2 finished(const OutputRows& out, const float (&o)[kCount], i32 block, i32 r) {
-  if (out.empty[r]) return float2{0.0F, 0.0F};
   return float2{o[block * 4 + r * 2] * out.scale[r], o[block * 4 + r * 2 + 1] * out.scale[r]};
 }
 template <class C, i32 kCount>
@@ -34,10 +32,16 @@ PLAIT_DEVICE u32 packed(const OutputRows& out, const float (&o)[kCount], i32 blo
   return pack<C>(value.x, value.y);
 }
 template <class C>
-PLAIT_DEVICE uint4* output_row(const Params& p, const OutputRows& out, i32 row) {
+PLAIT_DEVICE u16* output_row(const Params& p, const OutputRows& out, i32 row) {
   const RowHead at = row_head<C>(p, out.fused0 + row, out.kv_head);
-  return reinterpret_cast<uint4*>(static_cast<u16*>(p.o) + at.row * p.o_stride_row +
-                                  at.head * p.o_stride_head);
+  return static_cast<u16*>(p.o) + at.row * p.o_stride_row + at.head * p.o_stride_head;
+}
+/// From the output of a fused row to that of the one `rows` later, where the rows' remainders by
+/// the group size differ by that of `rows`.
+template <class C>
+PLAIT_DEVICE i64 output_distance(const Params& p, i32 rows) {
+  const i32 group = group_size<C>(p);
+  return rows / group * p.o_stride_row + rows % group * p.o_stride_head;
 }
 
 /// Rearranged in shared memory: a warp stores whole rows.
@@ -68,11 +72,16 @@ PLAIT_DEVICE void write_staged(const Params& p, const OutputRows& out,
         load_shared16(staging + (column >> 3) * kQPartBytes + swizzle128(row, column & 7));
   }
   release();
+  // A warp's first row is a multiple of the group size, or of 16 (both are powers of two): from
+  // pass to pass, rows move by a distance that is the same for all lanes.
+  u16* to = output_row<C>(p, out, 0) + output_distance<C>(p, lane / kChunks) + chunk * 8;
 #pragma unroll
   for (i32 pass = 0; pass < 16 / kRows; ++pass) {
     const i32 row = pass * kRows + lane / kChunks;
     // As an intrinsic: a plain assignment of a uint4 becomes four stores of 4 bytes.
-    if (row >= out.first) __stcg(output_row<C>(p, out, row) + chunk, values[pass]);
+    if (row >= out.first) {
+      __stcg(reinterpret_cast<uint4*>(to + output_distance<C>(p, pass * kRows)), values[pass]);
+    }
   }
 }
 
@@ -101,14 +110,16 @@ PLAIT_DEVICE void write_shuffled(const Params& p, const OutputRows& out,
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
     const i32 row = lane / 4 + 8 * r;
-    uint4* to = output_row<C>(p, out, max_of(row, out.first)) + (lane & 3);
+    u16* to = output_row<C>(p, out, max_of(row, out.first)) + (lane & 3) * 8;
 #pragma unroll
     for (i32 i = 0; i < C::kHeadDim / 8; i += 4) {
       u32 word[4];
 #pragma unroll
       for (i32 j = 0; j < 4; ++j) word[j] = packed<C>(out, o, i + j, r);
       transpose_words(word);
-      if (row >= out.first) __stcg(to + i, uint4{word[0], word[1], word[2], word[3]});
+      if (row >= out.first) {
+        __stcg(reinterpret_cast<uint4*>(to + i * 8), uint4{word[0], word[1], word[2], word[3]});
+      }
     }
   }
 }
@@ -117,7 +128,7 @@ PLAIT_DEVICE void write_shuffled(const Params& p, const OutputRows& out,
 /// buffer, is free (kStagedOutput).
 template <class C, class Release>
 PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
-                             const float (&o)[C::kHeadDim / 2], const RowState& rows, i32 group,
+                             float (&o)[C::kHeadDim / 2], const RowState& rows, i32 group,
                              u32 staging, Release&& release) {
   const i32 thread = fresh_thread_index();  // else rows are kept since the ranges were computed
   const i32 lane = thread & 31;
@@ -128,7 +139,7 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
     release();
     return;
   }
-  OutputRows out{w.fused_row_begin + row0, first, kv_head, {}, {}};
+  OutputRows out{w.fused_row_begin + row0, first, kv_head, {}};
   const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
   const bool wide = state_row >= 0 || p.write_state != 0;
 #pragma unroll
@@ -137,8 +148,15 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
     sum += __shfl_xor_sync(~0U, sum, 1);
     sum += __shfl_xor_sync(~0U, sum, 2);
     const float lse = natural_lse(rows.max[r], sum);
-    out.empty[r] = sum == 0.0F;
-    out.scale[r] = v_scale(p, kv_head) / sum;
+    const bool empty = sum == 0.0F;  // no key seen
+    out.scale[r] = empty ? 0.0F : v_scale(p, kv_head) / sum;
+    if (__any_sync(~0U, empty)) {  // seldom
+#pragma unroll
+      for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
+        o[i * 4 + r * 2] = empty ? 0.0F : o[i * 4 + r * 2];
+        o[i * 4 + r * 2 + 1] = empty ? 0.0F : o[i * 4 + r * 2 + 1];
+      }
+    }
     const i32 row = lane / 4 + 8 * r;
     const RowHead at = row_head<C>(p, out.fused0 + max_of(row, first), kv_head);
     if (!wide && p.sink != nullptr) out.scale[r] *= sink_factor<DeviceMath>(lse, p.sink[at.head]);
