@@ -156,6 +156,30 @@ TEST(BatchResolve, NamesEachWrongCount) {
          b.views[0].row_indptr = {0, 1, 2, 6};
          b.views[0].positions = {0, 4, 8};
        }},
+      // Both rows of the first request apart: the last page of either has to lie within its keys.
+      {"",
+       [](auto&, auto& b) {
+         b.views[0].row_indptr = {0, 1, 2, 6};
+         b.views[0].positions = {0, 4, 8};
+         b.qo_indptr = {0, 2, 6};
+         b.kv_len = {5, 11};
+       }},
+      {"kv_len[0]",
+       [](auto&, auto& b) {
+         b.views[0].row_indptr = {0, 1, 2, 6};
+         b.views[0].positions = {0, 4, 8};
+         b.qo_indptr = {0, 2, 6};
+         b.kv_len = {4, 11};
+       }},
+      {"kv_len[1]",
+       [](auto&, auto& b) {
+         b.views[0].row_indptr = {0, 2, 3, 6};
+         b.views[0].page_indptr = {0, 1, 2, 3};
+         b.views[0].last_page_len = {4, 4, 3};
+         b.views[0].positions = {0, 8, 0};
+         b.qo_indptr = {0, 2, 6};
+         b.kv_len = {4, 11};
+       }},
       {"views[0].page_indptr (length)", [](auto&, auto& b) { b.views[0].page_indptr.pop_back(); }},
       {"views[0].page_indptr (length)", [](auto&, auto& b) { b.views[0].per_kv_head = true; }},
       {"views[0].page_indptr[0]", [](auto&, auto& b) { b.views[0].page_indptr[0] = 1; }},

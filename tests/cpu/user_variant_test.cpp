@@ -109,6 +109,7 @@ TEST_F(CpuUserVariant, SumReduction) {
   Case builtin = small();
   builtin.spec.reduction = Reduction::kSum;
   builtin.spec.sigmoid_bias = 0.5;
+  builtin.spec.window_left = 7;
   builtin.make(3);
   Case user = builtin;
   user.spec.sigmoid_bias = 0.0;
