@@ -68,6 +68,7 @@ class Checker {
       same_bits("with " + std::to_string(other.num_workers) + " workers", other, base);
       if (can_slice(problem_)) check_invariance(base);
     }
+    if (problem_.num_requests() > 1) check_isolation(base);
     return report_;
   }
 
@@ -148,6 +149,19 @@ class Checker {
     const std::int64_t cut = random_.integer(1, rows - 1);
     same_slices("first chunk of a chunked prefill", {{one.request, 0, cut}}, page, base);
     same_slices("second chunk of a chunked prefill", {{one.request, cut, rows}}, page, base);
+  }
+
+  // What a request's keys and values are changes nothing for others. Last: it spoils the problem.
+  void check_isolation(const RunResult& base) {
+    const std::int64_t request = random_.integer(0, problem_.num_requests() - 1);
+    const std::string what = "request " + std::to_string(request) + " beside others of NaN";
+    poison_other_requests(problem_, request);
+    RunResult other;
+    if (!attempt(what, problem_, other)) return;
+    const std::int64_t begin = problem_.qo_indptr[z(request)];
+    const std::int64_t end = begin + problem_.qo_len(request);
+    compare(what, rows_of(base.o, begin, end), rows_of(other.o, begin, end), "o");
+    compare(what, rows_of(base.lse, begin, end), rows_of(other.lse, begin, end), "lse");
   }
 
   Problem problem_;

@@ -74,9 +74,8 @@ HostTensor restrided(const HostTensor& from, const std::vector<std::size_t>& ord
   return out;
 }
 
-}  // namespace
-
-void poison_unread(Problem& problem) {
+// Sets to NaN what none of requests [begin, end) may read of the KV storage.
+void poison_all_but(Problem& problem, std::int64_t begin, std::int64_t end) {
   std::map<oracle::Buffer*, std::vector<bool>> read;
   const auto mark = [&](const HostTensor& tensor, std::int64_t element, std::int64_t dim) {
     auto& flags = read[tensor.storage.get()];
@@ -85,7 +84,7 @@ void poison_unread(Problem& problem) {
   };
   mark(problem.k, 0, 0);
   mark(problem.v, 0, 0);
-  for (std::int64_t request = 0; request < problem.num_requests(); ++request) {
+  for (std::int64_t request = begin; request < end; ++request) {
     for (std::int64_t row = 0; row < problem.qo_len(request);) {
       for (std::int64_t head = 0; head < problem.num_kv_heads; ++head) {
         for (const Key& key : oracle::listed_keys(problem, request, row, head)) {
@@ -106,6 +105,14 @@ void poison_unread(Problem& problem) {
       }
     }
   }
+}
+
+}  // namespace
+
+void poison_unread(Problem& problem) { poison_all_but(problem, 0, problem.num_requests()); }
+
+void poison_other_requests(Problem& problem, std::int64_t request) {
+  poison_all_but(problem, request, request + 1);
 }
 
 Problem with_moved_pages(const Problem& problem, std::uint64_t seed) {

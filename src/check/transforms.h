@@ -15,6 +15,9 @@ namespace plait::check {
 /// behind last_page_len, the padding between strides. Whoever reads them shows it.
 void poison_unread(oracle::Problem& problem);
 
+/// The same for all that one request may not read: keys and values of the others become NaN.
+void poison_other_requests(oracle::Problem& problem, std::int64_t request);
+
 /// The same pages elsewhere in a larger pool. Paged storage only.
 oracle::Problem with_moved_pages(const oracle::Problem& problem, std::uint64_t seed);
 
