@@ -46,8 +46,8 @@ void refuse_missing_operand(const char* field, const Tensor& tensor) {
 /// of two states, 2816, are some 20 us of eight warps, which see a row's memory latency 16 times.
 constexpr std::int64_t kUnevenArrival = 1000;
 
-/// Bytes of counters that an upload copies as zeros before the plan. A memset costs the stream 3 us
-/// and the host 1 to 3, these bytes 3 us of the stream (docs/perf-log.md).
+/// Bytes of counters that an upload copies as zeros before the plan, 3 us of the stream at most. A
+/// memset costs the stream 2 to 4 us and the host 1 to 4 (docs/perf-log.md).
 constexpr std::int64_t kMostZerosInCopy = 64 * 1024;
 
 int largest_class_count(std::span<const PlanTarget> targets) {
