@@ -41,17 +41,15 @@ void check_tables(const TensorChecker& check, const AttentionSpec& spec, const P
     refuse("page_ids", std::to_string(args.page_ids.size()) + " tensors",
            std::to_string(expected) + ", one per view of the plan");
   }
+  // A list without pages needs no tensor, but what is given is one.
+  const auto check_list = [&](const std::string& name, const Tensor& list, std::size_t v) {
+    if (facts.num_pages[v] == 0 && !list.defined()) return;
+    check.vector(name.c_str(), list, DType::kI32, facts.num_pages[v], false);
+  };
   bool any_positions = false;
   for (std::size_t v = 0; v < static_cast<std::size_t>(facts.num_views); ++v) {
     any_positions = any_positions || facts.has_positions[v];
-    if (v < expected) {
-      const std::string name = "page_ids[" + std::to_string(v) + "]";
-      if (facts.num_pages[v] > 0) {
-        check.vector(name.c_str(), args.page_ids[v], DType::kI32, facts.num_pages[v], false);
-      } else if (args.page_ids[v].defined()) {
-        check.dtype(name.c_str(), args.page_ids[v], DType::kI32);
-      }
-    }
+    if (v < expected) check_list("page_ids[" + std::to_string(v) + "]", args.page_ids[v], v);
   }
   if (!any_positions) {
     if (!args.positions.empty())
@@ -66,8 +64,7 @@ void check_tables(const TensorChecker& check, const AttentionSpec& spec, const P
   for (std::size_t v = 0; v < args.positions.size(); ++v) {
     const std::string name = "positions[" + std::to_string(v) + "]";
     if (facts.has_positions[v]) {
-      if (facts.num_pages[v] > 0)
-        check.vector(name.c_str(), args.positions[v], DType::kI32, facts.num_pages[v], false);
+      check_list(name, args.positions[v], v);
     } else if (args.positions[v].defined()) {
       refuse(name, "a tensor", "nothing, since this view of the plan has no positions");
     }

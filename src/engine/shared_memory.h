@@ -4,6 +4,7 @@
 // kernel's workers read and write in no order that a caller could rely on.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "plait/tensor.h"
@@ -26,7 +27,8 @@ class WrittenOperand {
   void apart_from(const char* name, const Tensor& other, int index = -1) const {
     if (other.data == nullptr) return;
     const Bytes bytes = bytes_of(other);
-    if (bytes.begin < bytes_.end && bytes_.begin < bytes.end && bytes.begin != bytes.end) {
+    // The latest begin and the first end: a tensor without elements has both at one place.
+    if (std::max(bytes.begin, bytes_.begin) < std::min(bytes.end, bytes_.end)) {
       look_closer(name, other, index, bytes);
     }
   }

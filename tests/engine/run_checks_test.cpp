@@ -55,6 +55,7 @@ class RunChecks : public testing::Test {
   PlanFacts facts;
   RunArgs args;
   Tensor ids;
+  Tensor none;
   std::vector<float> floats;
   std::vector<float> slopes = {0.5F, 300.0F, -std::numeric_limits<float>::infinity(), 0.0F};
   std::vector<float> results;
@@ -106,8 +107,22 @@ TEST_F(RunChecks, NamesEachWrongOperand) {
       {"page_ids[0].dtype", [](RunChecks& t) { t.ids.dtype = DType::kI64; }},
       {"page_ids[0].shape", [](RunChecks& t) { t.ids.shape[0] = 4; }},
       {"page_ids[0].strides", [](RunChecks& t) { t.ids.strides[0] = 2; }},
+      // Of no pages, but more axes than a tensor has.
+      {"page_ids[0].shape",
+       [](RunChecks& t) {
+         t.facts.num_pages[0] = 0;
+         t.ids.rank = 1000;
+       }},
       {"positions",
        [](RunChecks& t) {
+         t.args.positions = {&t.ids, 1};
+       }},
+      {"positions[0].dtype",
+       [](RunChecks& t) {
+         t.facts.num_pages[0] = 0;
+         t.facts.has_positions[0] = true;
+         t.args.page_ids = {&t.none, 1};
+         t.ids.dtype = DType::kF32;
          t.args.positions = {&t.ids, 1};
        }},
       {"positions", [](RunChecks& t) { t.facts.has_positions[0] = true; }},

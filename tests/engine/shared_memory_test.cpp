@@ -84,7 +84,8 @@ TEST(SharedMemory, ViewsOfOneInterleavedBufferAreApart) {
   EXPECT_TRUE(accepted(q, view(7 * 128 + 64, {8, 2, 16}, {-128, 16, 1})));
   // One after another, and nothing at all.
   EXPECT_TRUE(accepted(view(0, {2, 16}, {16, 1}), view(32, {2, 16}, {16, 1})));
-  EXPECT_TRUE(accepted(q, view(0, {0, 4, 16}, {128, 16, 1})));
+  EXPECT_TRUE(accepted(q, view(8, {0, 4, 16}, {128, 16, 1})));
+  EXPECT_TRUE(accepted(view(8, {0, 4, 16}, {128, 16, 1}), q));
   EXPECT_TRUE(accepted(q, Tensor{}));
 }
 
