@@ -47,7 +47,7 @@ struct Scratch {
   i32* parents = nullptr;             // [blocks]
   i64* run_cost = nullptr;            // [runs]
   i32* class_runs = nullptr;          // [runs]
-  i32* order = nullptr;               // [runs + workers]
+  i32* order = nullptr;               // [runs]
   i32* buckets = nullptr;             // [kSortBuckets]
   std::uint8_t* run_class = nullptr;  // [runs]
   i32* run_team = nullptr;            // [runs + workers]

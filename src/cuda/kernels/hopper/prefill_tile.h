@@ -128,7 +128,8 @@ PLAIT_DEVICE void rescale(float (&o)[kCount], const float (&factor)[2]) {
   for (i32 i = 0; i < kCount; ++i) o[i] *= factor[(i >> 1) & 1];
 }
 
-/// Makes rows of V outside the item zero. Both warpgroups do it to the whole tile, each for itself.
+/// Makes rows of V outside [first, last) of a tile zero. Both warpgroups do it to the whole tile,
+/// each for itself.
 template <class C>
 PLAIT_DEVICE void clear_v_tile(u32 v_address, i32 first, i32 last, i32 group, i32 thread) {
   constexpr u32 kBox = C::kBox;
