@@ -19,6 +19,19 @@ std::uint64_t chain_block_key(std::uint64_t previous_key, std::uint64_t block_id
   return hash_combine(previous_key, block_id);
 }
 
+namespace {
+
+/// Spreadsheets put one before their UTF-8. Nothing else of a trace begins as it does.
+void skip_byte_order_mark(std::istream& in, const std::string& name) {
+  if (in.peek() != 0xef) return;
+  std::string mark(3, '\0');
+  in.read(mark.data(), 3);
+  if (mark == "\xef\xbb\xbf") return;
+  throw Error(ErrorCode::kIo, name, quote_text(mark), "a trace, or a byte order mark before it");
+}
+
+}  // namespace
+
 Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t limit) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
@@ -36,7 +49,7 @@ Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t 
   const std::size_t slash = path.rfind('/');
   // Goes into messages and reports.
   const std::string name = printable(slash == std::string::npos ? path : path.substr(slash + 1));
-  if (in.peek() == 0xef) in.ignore(3);  // the byte order mark of a spreadsheet's UTF-8
+  skip_byte_order_mark(in, name);
   if (format == TraceFormat::kAuto) {
     format = in.peek() == '{' ? TraceFormat::kMooncake : TraceFormat::kAzure;
     in.clear();

@@ -187,6 +187,8 @@ TEST(TraceFile, SkipsAByteOrderMark) {
     const Trace trace = read_trace_file(path, TraceFormat::kAuto, 0);
     ASSERT_EQ(trace.requests.size(), 1U) << name;
     EXPECT_EQ(trace.requests[0].input_tokens, 374) << name;
+    std::ofstream(path) << "\xef\xbc\x91" << text;  // another character of three bytes
+    EXPECT_THROW(read_trace_file(path, TraceFormat::kAuto, 0), Error) << name;
   }
 }
 
