@@ -96,6 +96,8 @@ void GroupVerifier::check_merge(std::size_t index, std::vector<StateOwner>& owne
 /// The merges that a run names are exactly those of its rows.
 void GroupVerifier::check_merge_range(const Run& run, std::size_t index) const {
   if (run.state_begin < 0) return;
+  require(run.merge_begin >= 0 && i64{run.merge_begin} + run.num_merges <= header_.num_merges,
+          nth("merges of run ", static_cast<i64>(index)), run.merge_begin, "merges of the plan");
   i64 rows = 0;
   for (i32 m = run.merge_begin; m < run.merge_begin + run.num_merges; ++m) {
     const Merge& merge = merges_[static_cast<std::size_t>(m)];
