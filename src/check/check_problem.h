@@ -27,7 +27,8 @@ struct CheckReport {
 /// against itself: run again, replayed from a graph (CUDA), with moved pages, with other strides
 /// and layout, and, under the batch_invariant policy, with another number of workers, each request
 /// alone, in another order, with another page size, flat instead of cascade, and its prefill in two
-/// chunks. Never throws for what the engine does.
+/// chunks; at last one request while the keys and values of all others are NaN. Never throws for
+/// what the engine does. Leaves NaN in the memory of `problem`, which copies of it share.
 CheckReport check_problem(const oracle::Problem& problem, const RunOptions& options,
                           std::uint64_t seed);
 
