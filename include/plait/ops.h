@@ -3,9 +3,9 @@
 // Free operations. Every tensor of a call lives on `engine`'s device; inputs and outputs may be
 // strided (elements of a row contiguous). What is written needs a place for each of its elements
 // and shares no byte with another tensor of the call: the two lie apart, or apart modulo a stride
-// of either, as views of one interleaved buffer do. Where "in place" is said an output may be that
-// very input, shape and strides alike. What does not fit is refused with Error{kInvalidArgument}
-// naming the tensor, before anything is written.
+// of either, as views of one interleaved buffer do, or so in every page of a pool. Where "in place"
+// is said an output may be that very input, shape and strides alike. What does not fit is refused
+// with Error{kInvalidArgument} naming the tensor, before anything is written.
 #pragma once
 
 #include <span>

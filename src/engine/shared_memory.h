@@ -22,8 +22,8 @@ class WrittenOperand {
   WrittenOperand(const char* name, const Tensor& tensor);
 
   /// Refuses `other` unless it provably shares no byte with this one: they lie apart, or apart
-  /// modulo a stride of either, as two views of one interleaved buffer. `index`: of one of several,
-  /// or -1.
+  /// modulo a stride of either, as two views of one interleaved buffer, or so in every page of a
+  /// pool. `index`: of one of several, or -1.
   void apart_from(const char* name, const Tensor& other, int index = -1) const {
     if (other.data == nullptr) return;
     const Bytes bytes = bytes_of(other);

@@ -80,6 +80,13 @@ TEST(SharedMemory, ViewsOfOneInterleavedBufferAreApart) {
                        view(32, {4, 4, 2, 16}, {256, 64, 16, 1})));
   EXPECT_TRUE(accepted(view(0, {4, 4, 2, 16}, {256, 64, 32, 1}),
                        view(16, {4, 4, 2, 16}, {256, 64, 32, 1})));
+  // The same with room behind each page, whose stride then is no multiple of a token's.
+  const Tensor keys = view(0, {4, 4, 2, 16}, {260, 64, 16, 1});
+  EXPECT_TRUE(accepted(keys, view(32, {4, 4, 2, 16}, {260, 64, 16, 1})));
+  EXPECT_TRUE(accepted(keys, view(32, {9, 4, 2, 16}, {260, 64, 16, 1})));
+  EXPECT_FALSE(accepted(keys, view(31, {4, 4, 2, 16}, {260, 64, 16, 1})));
+  EXPECT_FALSE(accepted(keys, view(32, {4, 4, 2, 16}, {252, 64, 16, 1})));
+  EXPECT_FALSE(accepted(keys, view(32 + 260, {4, 5, 2, 16}, {260, 64, 16, 1})));
   // Rows in the opposite direction.
   EXPECT_TRUE(accepted(q, view(7 * 128 + 64, {8, 2, 16}, {-128, 16, 1})));
   // One after another, and nothing at all.
@@ -143,7 +150,8 @@ TEST(SharedMemory, NeverAcceptsASharedByte) {
                      draw(0, 1) == 0 ? DType::kBF16 : DType::kU8, shape, strides);
     };
     const Tensor a = tensor();
-    const Tensor b = tensor();
+    Tensor b = tensor();
+    if (draw(0, 1) == 0) b.strides = a.strides;  // two views of one buffer
     const std::multiset<const char*> places = bytes_of(a);
     const bool own = std::set<const char*>(places.begin(), places.end()).size() == places.size();
     const bool written = refused([&] { WrittenOperand("o", a); }).empty();
