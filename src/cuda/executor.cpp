@@ -324,8 +324,10 @@ void CudaExecutor::run(const RunArgs& args) {
 
   const auto group_index = static_cast<std::size_t>(args.group);
   const Group& group = state_->groups[group_index];
-  ParameterBuffer parameters;
-  auto& common = *new (parameters.bytes.data()) device::AttentionParams(group.params);
+  // Of each class's launch, and of one that merges: whatever there is to refuse is refused before
+  // the first of them.
+  std::array<ParameterBuffer, device::kMaxClasses + 1> parameters;
+  auto& common = *new (parameters[0].bytes.data()) device::AttentionParams(group.params);
   fill_operands(*state_->context, group.spec, args, family_.operand_alignment(), known_addresses_,
                 &common);
 
@@ -336,6 +338,20 @@ void CudaExecutor::run(const RunArgs& args) {
       classes[static_cast<std::size_t>(count++)] = index;
     }
   }
+  const bool merge_later = merge_later_[group_index];
+  common.merge_role = merge_later ? device::kMergeLater : device::kMergeInPlace;
+  for (int index = count - 1; index >= 0; --index) {
+    ParameterBuffer& own = parameters[static_cast<std::size_t>(index)];
+    if (index > 0) own.common() = common;
+    prepare_class(group, classes[static_cast<std::size_t>(index)], args.state, own);
+  }
+  ParameterBuffer& merge = parameters[static_cast<std::size_t>(count)];
+  if (merge_later && count > 0) {
+    merge.common() = common;
+    merge.common().merge_role = device::kMergeOnly;
+    prepare_class(group, 0, args.state, merge);
+  }
+
   if (measured_) {
     // What this run does not launch must not show the times of an earlier one.
     const Driver& driver = state_->context->driver();
@@ -344,8 +360,6 @@ void CudaExecutor::run(const RunArgs& args) {
                  "cuMemsetD8Async");
   }
   if (count == 0) return;
-  const bool merge_later = merge_later_[group_index];
-  common.merge_role = merge_later ? device::kMergeLater : device::kMergeInPlace;
   // Classes run side by side: as grids that may overlap the one before, which costs the host a
   // launch each, or on branches of the stream, which costs as much again in events. Graphs keep
   // branches: their replay costs the host nothing, and every driver captures them.
@@ -355,18 +369,16 @@ void CudaExecutor::run(const RunArgs& args) {
   for (int index = 0; index < count; ++index) {
     // The largest tiles run on the caller's stream.
     const bool own = overlap || index + 1 == count;
-    launch_class(group, classes[static_cast<std::size_t>(index)], args.state, parameters,
+    launch_class(group, classes[static_cast<std::size_t>(index)], args.state,
+                 parameters[static_cast<std::size_t>(index)],
                  own ? stream : branches_.branch(index), overlap && index > 0);
   }
   if (fork) branches_.join(stream, count - 1);
-  if (merge_later) {
-    common.merge_role = device::kMergeOnly;
-    launch_class(group, 0, args.state, parameters, stream, overlap);
-  }
+  if (merge_later) launch_class(group, 0, args.state, merge, stream, overlap);
 }
 
-void CudaExecutor::launch_class(const Group& group, int class_index, bool state,
-                                ParameterBuffer& parameters, CuStream stream, bool overlap) {
+void CudaExecutor::prepare_class(const Group& group, int class_index, bool state,
+                                 ParameterBuffer& parameters) {
   const ClassKernels& kernels = group.classes[static_cast<std::size_t>(class_index)];
   device::AttentionParams& common = parameters.common();
   common.class_index = class_index;
@@ -379,6 +391,11 @@ void CudaExecutor::launch_class(const Group& group, int class_index, bool state,
   const KernelRequest kernel{
       &group.spec, &state_->context->facts(), kernels.tile, canonical_, state, measured_};
   family_.complete_parameters({&kernel, &state_->context->driver(), &tensor_maps_}, parameters);
+}
+
+void CudaExecutor::launch_class(const Group& group, int class_index, bool state,
+                                ParameterBuffer& parameters, CuStream stream, bool overlap) {
+  const ClassKernels& kernels = group.classes[static_cast<std::size_t>(class_index)];
   void* arguments[] = {parameters.bytes.data()};
   launch(*kernels.by_state[state ? 1 : 0], {static_cast<unsigned>(group.num_workers), 1, 1},
          arguments, stream, overlap);

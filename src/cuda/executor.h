@@ -73,8 +73,10 @@ class CudaExecutor final : public Executor {
   bool note_capture(const RunArgs& args, CuStream stream);
   /// Refuses a plan that reads operands which a living graph's runs did not bring.
   void check_against_graphs(const Plan& plan);
-  /// One launch with the kernel of a tile class. `parameters` hold the common ones, of any class.
-  /// `overlap`: it may start while the grid before it in `stream` still runs.
+  /// Completes the parameters of a launch with the kernel of a tile class, or refuses operands.
+  /// `parameters` hold the common ones, of any class.
+  void prepare_class(const Group& group, int class_index, bool state, ParameterBuffer& parameters);
+  /// The launch. `overlap`: it may start while the grid before it in `stream` still runs.
   void launch_class(const Group& group, int class_index, bool state, ParameterBuffer& parameters,
                     CuStream stream, bool overlap);
 

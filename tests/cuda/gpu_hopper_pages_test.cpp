@@ -159,5 +159,40 @@ TEST_F(GpuHopperPages, BadIdPoisonsItsRequestAndIsReported) {
   }
 }
 
+// Prefill reads queries through a tensor map, decode does not: what the map cannot express is refused
+// before decode is launched.
+TEST_F(GpuHopperPages, RefusedOperandLaunchesNothing) {
+  constexpr int kPage = 16;
+  OwnedBatch batch = paged_batch(kBatch, kPage);
+  const std::int64_t pool = listed_pages(batch);
+  DeviceArray<std::int32_t> ids(context_, static_cast<std::size_t>(pool));
+  DeviceArray<std::uint16_t> q(context_, kTotalQ * kHeads * kDim);
+  DeviceArray<std::uint16_t> o(context_, q.host.size());
+  DeviceArray<std::uint16_t> k(context_, static_cast<std::size_t>(pool * kPage * kTokenWords));
+  shuffle_runs(ids.host, 1, kPage);
+  for (auto* array : {&q, &k}) array->upload();
+  ids.upload();
+  o.poison(0xFF);
+  const AttentionSpec spec = paged_spec(kHeads, kKvHeads, kDim, kPage);
+  Capacity capacity;
+  capacity.max_requests = kRequests;
+  capacity.max_query_rows = kTotalQ;
+  capacity.max_kv_tokens = kLongest;
+  attention_ = std::make_unique<Attention>(Engine(test_engine("hopper")), std::vector{spec},
+                                           capacity, Attention::Options{});
+  attention_->plan(batch.get());
+  PagedRun run(spec, batch, q.device(), k.device(), k.device(), pool, ids.device(), o.device());
+  RunArgs args = run.args();
+  args.q.strides[0] = -args.q.strides[0];
+  try {
+    attention_->run(args);
+    FAIL() << "rows in descending order were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.field(), "q.strides");
+  }
+  o.download();
+  for (const std::uint16_t word : o.host) ASSERT_EQ(word, kNan);
+}
+
 }  // namespace
 }  // namespace plait::cuda
