@@ -159,8 +159,8 @@ TEST_F(GpuHopperPages, BadIdPoisonsItsRequestAndIsReported) {
   }
 }
 
-// Prefill reads queries through a tensor map, decode does not: what the map cannot express is refused
-// before decode is launched.
+// Prefill reads queries through a tensor map, decode does not: what the map cannot express is
+// refused before decode is launched.
 TEST_F(GpuHopperPages, RefusedOperandLaunchesNothing) {
   constexpr int kPage = 16;
   OwnedBatch batch = paged_batch(kBatch, kPage);
