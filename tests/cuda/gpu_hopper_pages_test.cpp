@@ -183,6 +183,7 @@ TEST_F(GpuHopperPages, RefusedOperandLaunchesNothing) {
   attention_->plan(batch.get());
   PagedRun run(spec, batch, q.device(), k.device(), k.device(), pool, ids.device(), o.device());
   RunArgs args = run.args();
+  args.q.data = q.device() + (kTotalQ - 1) * kHeads * kDim;
   args.q.strides[0] = -args.q.strides[0];
   try {
     attention_->run(args);
