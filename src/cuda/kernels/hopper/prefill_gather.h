@@ -15,8 +15,7 @@
 // arrivals at `empty` come after it.
 //
 // Where allocators hand out pages in runs, a warp's rows often lie one after another in the pool:
-// then they are boxes, and the copy engine fetches them without the 2 x 32 instructions of
-// cp.async.
+// then they are boxes, and the copy engine fetches them without any cp.async.
 #pragma once
 
 #include "cuda/kernels/hopper/gather.h"
@@ -35,7 +34,7 @@ struct TileGatherer {
 
   /// Of a warp's rows of a tile.
   enum Presence : u32 {
-    kSome,  // or bad page ids among them
+    kSome,  // not all of them are the list's, or of the pool
     kAll,
     kRun,  // all, one after another in the pool
   };
