@@ -27,9 +27,9 @@ class Bytes {
     return static_cast<std::int32_t>(value % static_cast<std::uint32_t>(limit));
   }
   bool flag() { return (next() & 1U) != 0; }
-  /// Mostly small; now and then anything that an int32 can hold.
-  std::int32_t wild(std::int32_t usual) {
-    if (next() < 250U) return below(usual);
+  /// Mostly one of `usual` values from `first` on; now and then anything that an int32 can hold.
+  std::int32_t wild(std::int32_t usual, std::int32_t first = 0) {
+    if (next() < 250U) return first + below(usual);
     std::uint32_t value = 0;
     for (int i = 0; i < 4; ++i) value = value << 8U | next();
     return static_cast<std::int32_t>(value);
@@ -155,7 +155,7 @@ void plan_and_verify(Bytes& in) {
       if (paged) {
         for (std::size_t i = 0; i + 1 < own.pages.size(); ++i) {
           const bool empty = own.pages[i] == own.pages[i + 1];
-          own.last.push_back(empty ? 0 : in.wild(spec.page_size) + 1);
+          own.last.push_back(empty ? 0 : in.wild(spec.page_size, 1));
         }
         // With outer views the positions would have to begin where those end.
         if (owned.size() == 1 && in.below(6) == 5) {
