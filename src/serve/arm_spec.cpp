@@ -59,7 +59,7 @@ std::vector<ArmSpec> make_arms(const ReplayOptions& options) {
   ArmSpec& first = arms[0];
   first.name = "baseline";
   first.change = "everything on";
-  first.compose = options.compose;
+  first.compose = composes(options);
   first.fused_rope = options.rope == RopeMode::kFused;
   first.policy.num_workers = options.num_workers;
   const ArmSpec baseline = first;
@@ -67,12 +67,12 @@ std::vector<ArmSpec> make_arms(const ReplayOptions& options) {
   const auto has = [&](Feature f) {
     return std::find(features.begin(), features.end(), f) != features.end();
   };
-  if (has(Feature::kIndexed) && options.compose && !has(Feature::kComposition)) {
+  if (has(Feature::kIndexed) && baseline.compose && !has(Feature::kComposition)) {
     features.push_back(Feature::kComposition);
   }
   for (const Feature feature : features) arms.push_back(change_one(baseline, feature));
   for (ArmSpec& arm : arms) {
-    if (arm.feature != Feature::kIndexed || !options.compose) continue;
+    if (arm.feature != Feature::kIndexed || !baseline.compose) continue;
     const auto it = std::find_if(arms.begin(), arms.end(), [](const ArmSpec& other) {
       return other.feature == Feature::kComposition;
     });

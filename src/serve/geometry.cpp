@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -77,6 +78,8 @@ T number(std::string_view key, std::string_view text, T low, T high) {
 
 Geometry parse_explicit(std::string_view text) {
   Row row{"", 0, 0, 0, 0, 0, -1, 0, 0, 10000, 0};
+  std::optional<double> given_cap;
+  std::optional<double> given_theta;
   std::string seen;
   std::string_view rest = text;
   while (!rest.empty()) {
@@ -108,8 +111,10 @@ Geometry parse_explicit(std::string_view text) {
       row.window_layers = number(key, value, 1, 1024);
     } else if (key == "cap") {
       row.soft_cap = number(key, value, 0.0, 1e6);
+      given_cap = row.soft_cap;
     } else if (key == "theta") {
       row.rope_theta = number(key, value, 1.0, 1e12);
+      given_theta = row.rope_theta;
     } else {
       refuse("key", item, "layers, q, kv, dim, window, window-layers, cap or theta");
     }
@@ -133,6 +138,8 @@ Geometry parse_explicit(std::string_view text) {
   }
   Geometry geometry = from_row(row);
   geometry.name = std::string(text);
+  geometry.given_cap = given_cap;
+  geometry.given_theta = given_theta;
   return geometry;
 }
 
@@ -142,6 +149,11 @@ std::int32_t Geometry::num_layers() const noexcept {
   std::int32_t layers = 0;
   for (const LayerGroup& group : groups) layers += group.layers;
   return layers;
+}
+
+bool Geometry::sees_prefixes() const noexcept {
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const LayerGroup& group) { return group.window_left < 0; });
 }
 
 std::int64_t Geometry::kv_bytes_per_token(DType dtype) const noexcept {

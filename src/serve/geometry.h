@@ -32,8 +32,13 @@ struct Geometry {
   double logits_soft_cap = 0.0;
   RopeSpec rope;
   std::vector<LayerGroup> groups;
+  /// What an explicit shape gives that not every replay reads.
+  std::optional<double> given_cap;
+  std::optional<double> given_theta;
 
   std::int32_t num_layers() const noexcept;
+  /// Whether a layer sees all keys: a window leaves shared prefixes behind.
+  bool sees_prefixes() const noexcept;
   /// Bytes of K and V of one token over all layers.
   std::int64_t kv_bytes_per_token(DType dtype) const noexcept;
 };

@@ -95,10 +95,7 @@ class Replay {
           std::make_unique<Arm>(spec, engine_ ? &*engine_ : nullptr, geometry, options_, longest));
       contiguous_ = contiguous_ || spec.contiguous;
     }
-    // A window leaves shared prefixes behind: such groups read them flat.
-    const bool sees_all = std::any_of(geometry.groups.begin(), geometry.groups.end(),
-                                      [](const LayerGroup& g) { return g.window_left < 0; });
-    if (options_.compose && sees_all) composer_.emplace(compose_costs(*arms_[0], geometry));
+    if (composes(options_)) composer_.emplace(compose_costs(*arms_[0], geometry));
     shadow_ = make_shadow(*arms_[0], options_, longest);
     if (!options_.plan_only) {
       memory_ = Memory::make(options_.device);
@@ -304,7 +301,7 @@ class Replay {
   const Geometry& geometry_;
   const ReplayObserver& observer_;
   Scheduler scheduler_;
-  std::optional<Composer> composer_;  // none: no layer could read a prefix together
+  std::optional<Composer> composer_;  // none: nobody could read a prefix together
   std::optional<Engine> engine_;
   std::vector<std::unique_ptr<Arm>> arms_;
   std::optional<Planner> shadow_;

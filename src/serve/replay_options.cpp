@@ -9,6 +9,7 @@
 
 #include "core/text.h"
 #include "plait/error.h"
+#include "serve/geometry.h"
 
 namespace plait::serve {
 namespace {
@@ -25,13 +26,48 @@ bool needs_execution(Feature feature) {
   throw Error(ErrorCode::kInvalidArgument, std::move(field), std::move(value), std::move(expected));
 }
 
+constexpr const char* kFullLayers = "a geometry with a layer without window, which reads prefixes";
+
+/// What would have to be so for an arm without `feature` to differ; empty if it is.
+std::string needed_for(Feature feature, const ReplayOptions& options) {
+  if (options.plan_only && needs_execution(feature)) {
+    return "a feature of the plan beside --plan-only (this one shows only in execution)";
+  }
+  if (feature == Feature::kComposition) {
+    if (!options.compose) return "composition to be on (leave out --no-compose)";
+    if (!options.scheduler.prefix_cache) {
+      return "the prefix cache, without which no request shares a page (leave out "
+             "--no-prefix-cache)";
+    }
+    if (!parse_geometry(options.geometry).sees_prefixes()) return kFullLayers;
+  }
+  if (feature == Feature::kRope && options.rope == RopeMode::kNone) {
+    return "--rope separate or fused";
+  }
+  return "";
+}
+
+/// A key of an explicit geometry that nothing reads is refused, as options are. Masks, windows and
+/// shapes are planned with; caps and rotation only show in execution.
+void refuse_unread_keys(const Geometry& geometry, const ReplayOptions& options) {
+  if (geometry.given_cap && options.plan_only) {
+    refuse("geometry.cap", fmt::format("{}", *geometry.given_cap),
+           "no cap beside --plan-only: it changes no plan");
+  }
+  if (geometry.given_theta && (options.plan_only || options.rope == RopeMode::kNone)) {
+    refuse("geometry.theta", fmt::format("{}", *geometry.given_theta),
+           options.plan_only ? "no theta beside --plan-only: rotation changes no plan"
+                             : "no theta beside --rope none, which rotates nothing");
+  }
+}
+
 }  // namespace
 
 std::string_view to_string(Feature feature) noexcept {
   return kFeatureNames[static_cast<std::size_t>(feature)];
 }
 
-std::vector<Feature> parse_features(std::string_view text, bool plan_only) {
+std::vector<Feature> parse_features(std::string_view text, const ReplayOptions& options) {
   std::vector<Feature> features;
   std::string expected = "all, or a list of";
   for (const std::string_view name : kFeatureNames) expected.append(" ").append(name);
@@ -41,7 +77,7 @@ std::vector<Feature> parse_features(std::string_view text, bool plan_only) {
     if (item == "all" && item.size() == text.size()) {
       for (std::size_t i = 0; i < kFeatureNames.size(); ++i) {
         const auto feature = static_cast<Feature>(i);
-        if (!plan_only || !needs_execution(feature)) features.push_back(feature);
+        if (needed_for(feature, options).empty()) features.push_back(feature);
       }
       return features;
     }
@@ -64,16 +100,16 @@ std::int64_t default_pool_tokens(const ReplayOptions& options, std::int64_t kv_b
   return std::min(kTokens, bytes / kv_bytes_per_token);
 }
 
+bool composes(const ReplayOptions& options) {
+  return needed_for(Feature::kComposition, options).empty();
+}
+
 void validate(const ReplayOptions& options) {
   if (!(options.time_scale > 0.0) || !(options.time_scale <= 1e6)) {
     refuse("time-scale", fmt::format("{}", options.time_scale), "a number in (0, 1e6]");
   }
   if (!(options.rate >= 0.0) || !(options.rate <= 1e6)) {
     refuse("rate", fmt::format("{}", options.rate), "requests per second in (0, 1e6]");
-  }
-  if (options.rate > 0.0 && options.time_scale != 1.0) {
-    refuse("time-scale", fmt::format("{}", options.time_scale),
-           "nothing beside --rate, which replaces all arrival times");
   }
   if (options.limit < 0) refuse("limit", std::to_string(options.limit), "0 (all) or more requests");
   if (options.pool_tokens < 0) {
@@ -88,38 +124,21 @@ void validate(const ReplayOptions& options) {
   if (options.num_workers < 0 || options.num_workers > 4096) {
     refuse("workers", std::to_string(options.num_workers), "0 (the default) to 4096");
   }
-  const auto ablates = [&](Feature feature) {
-    return std::find(options.ablate.begin(), options.ablate.end(), feature) != options.ablate.end();
-  };
   if (options.measure_workers && options.device.kind == DeviceKind::kCpu) {
     refuse("measure", "given", "--device cuda: on a CPU workers are always measured");
   }
-  if (options.plan_only) {
-    if (options.family != "auto") {
-      refuse("family", quote_text(options.family),
-             "nothing beside --plan-only, which plans for the reference device");
-    }
-    if (options.other_time) {
-      refuse("other-us", to_string(*options.other_time),
-             "nothing beside --plan-only: there is no attention time to add to");
-    }
-    for (const Feature feature : options.ablate) {
-      if (needs_execution(feature)) {
-        refuse("ablate", std::string(to_string(feature)),
-               "a feature of the plan beside --plan-only (this one shows only in execution)");
-      }
-    }
+  if (options.plan_only && options.other_time) {
+    refuse("other-us", to_string(*options.other_time),
+           "nothing beside --plan-only: there is no attention time to add to");
   }
-  if (ablates(Feature::kComposition) && !options.compose) {
-    refuse("ablate", "composition", "composition to be on (leave out --no-compose)");
+  for (const Feature feature : options.ablate) {
+    const std::string needed = needed_for(feature, options);
+    if (!needed.empty()) refuse("ablate", std::string(to_string(feature)), needed);
   }
-  if (ablates(Feature::kComposition) && !options.scheduler.prefix_cache) {
-    refuse("ablate", "composition",
-           "the prefix cache, without which no request shares a page (leave out "
-           "--no-prefix-cache)");
-  }
-  if (ablates(Feature::kRope) && options.rope == RopeMode::kNone) {
-    refuse("ablate", "rope", "--rope separate or fused");
+  const Geometry geometry = parse_geometry(options.geometry);
+  refuse_unread_keys(geometry, options);
+  if (!options.compose && !geometry.sees_prefixes()) {
+    refuse("no-compose", "given", kFullLayers);
   }
 }
 

@@ -28,8 +28,6 @@ enum class Feature : std::uint8_t {
 
 /// "balancing", "chunking", "composition", "indexed", "tile", "write-through", "rope", "planning".
 std::string_view to_string(Feature feature) noexcept;
-/// A comma-separated list, or "all" (what applies to the mode). Throws naming --ablate.
-std::vector<Feature> parse_features(std::string_view text, bool plan_only);
 
 enum class RopeMode : std::uint8_t { kSeparate, kFused, kNone };
 
@@ -64,6 +62,14 @@ struct ReplayOptions {
 
 /// 2^20 tokens, but not more than 4 GiB of K and V (64 GiB on a GPU) when they are computed.
 std::int64_t default_pool_tokens(const ReplayOptions& options, std::int64_t kv_bytes_per_token);
+
+/// A comma-separated list, or "all": what can differ under the other options. Throws naming
+/// --ablate.
+std::vector<Feature> parse_features(std::string_view text, const ReplayOptions& options);
+
+/// Whether requests may read a shared prefix together: not without a prefix cache, nor where every
+/// layer has a window.
+bool composes(const ReplayOptions& options);
 
 /// Throws Error{kInvalidArgument} for options that are out of range or do not belong together.
 void validate(const ReplayOptions& options);

@@ -36,7 +36,7 @@ void add_step_metrics(const ReplayResult& result, const ReplayOptions& options, 
     add("append K/V", "us", [](const StepRecord& s) { return s.append_us; });
   }
   add("plan", "us", [](const StepRecord& s) { return s.plan_us; });
-  if (options.compose) {
+  if (composes(options)) {
     add("of it composing", "us", [](const StepRecord& s) { return s.compose_us; });
   }
   if (!options.plan_only) {  // otherwise nobody takes the plan

@@ -175,6 +175,16 @@ TEST_F(CommandLine, OptionsThatWouldDoNothingAreRefused) {
       {{"replay", "--no-prefix-cache", "--no-compose"}, "--no-compose"},
       {{"replay", "--trace", "$F/trace.jsonl", "--plan-only", "--seed", "3"}, "--seed"},
       {{"replay", "--trace-format", "azure"}, "--trace"},
+      {{"replay", "--rate", "2", "--time-scale", "1"}, "--time-scale: got this option"},
+      {{"replay", "--plan-only", "--device", "cpu"}, "--device: got this option"},
+      {{"replay", "--plan-only", "--device", "cuda"}, "--device: got this option"},
+      {{"replay", "--plan-only", "--family", "auto"}, "--family: got this option"},
+      {{"replay", "--plan-only", "--threads", "1"}, "--threads: got this option"},
+      {{"replay", "--plan-only", "--measure"}, "--measure: got this option"},
+      {{"replay", "--plan-only", "--rope", "none"}, "--rope: got this option"},
+      {{"explain", "--device", "cpu", "--measured"}, "--measured: got this option"},
+      {{"bench", "--calibrate", "--threads", "0"}, "--threads: got \"0\""},
+      {{"bench", "--device", "cuda", "variants", "--pages", "shuffled"}, "--pages"},
       {{"eval", "$F/good.json", "--batch", "$F/blank"}, "--batch"},
       {{"explain", "--tensors", "$F/blank"}, "problem beside it"},
       {{"explain", "$F/good.json", "--batch", "skewed"}, "--batch"},
@@ -183,6 +193,37 @@ TEST_F(CommandLine, OptionsThatWouldDoNothingAreRefused) {
       {{"--help", "x"}, "after --help"},
       {{"help", "eval"}, "after help"},
   });
+}
+
+// The keys of a geometry are options as well.
+TEST_F(CommandLine, KeysOfAGeometryThatWouldDoNothingAreRefused) {
+  const std::string shape = "layers=2,q=2,kv=1,dim=64";
+  const std::string window = shape + ",window=32";
+  expect_refused({
+      {{"replay", "--plan-only", "--geometry", shape + ",cap=30"}, "geometry.cap: got 30"},
+      {{"replay", "--plan-only", "--geometry", shape + ",cap=0"}, "geometry.cap: got 0"},
+      {{"replay", "--plan-only", "--geometry", shape + ",theta=5e5"}, "geometry.theta: got 500000"},
+      {{"replay", "--rope", "none", "--geometry", shape + ",theta=10000"}, "geometry.theta"},
+      {{"replay", "--geometry", window, "--no-compose"}, "no-compose"},
+      {{"replay", "--geometry", window, "--ablate", "tile,composition"}, "composition"},
+      {{"replay", "--geometry", "mistral-7b-v0.1", "--no-compose"}, "layer without window"},
+  });
+  // What is read is accepted, and `all` is what can differ.
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"--plan-only", "--geometry", shape},
+           {"--plan-only", "--geometry", "gemma-2-9b"},
+           {"--rope", "none", "--geometry", shape + ",cap=30"},
+           {"--geometry", shape + ",theta=5e5,cap=0"},
+           {"--geometry", window + ",window-layers=1", "--no-compose"},
+           {"--geometry", window, "--rope", "none", "--ablate", "all"},
+       }) {
+    std::vector<std::string> line = {"replay",  "--limit",    "1",
+                                     "--quiet", "--workload", "uniform:8:8"};
+    line.insert(line.end(), words.begin(), words.end());
+    const test::Ran ran = test::run_tool(line);
+    EXPECT_EQ(ran.code, 0) << testing::PrintToString(line) << ran.err;
+    EXPECT_EQ(ran.out.find("read once per request"), std::string::npos) << ran.out;
+  }
 }
 
 TEST_F(CommandLine, WordsThatDoNotFitAreNamed) {

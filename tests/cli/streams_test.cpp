@@ -175,7 +175,7 @@ TEST_F(Streams, SlowTooLittleMemoryIsOneLine) {
   for (const std::string& words :
        {std::string("replay --geometry llama-3.1-70b --limit 4 --quiet"),
         std::string("bench decode --threads 1"),
-        std::string("explain --batch decode-64 --device cpu --threads 1 --measured")}) {
+        std::string("explain --batch decode-64 --device cpu --threads 1 --measured --why")}) {
     SCOPED_TRACE(words);
     const test::Ran ran = run_within(300000, words);
     EXPECT_EQ(ran.code, 2) << ran.err;

@@ -208,6 +208,11 @@ void run_on_gpu(const CLI::App& app, const Options& options, Report& report) {
   for (const char* option : {"--threads", "--calibrate", "--clock"}) {
     if (app.count(option) > 0) refuse_given(option, "--device cpu with it");
   }
+  const auto has_pages = [](const std::string& group) { return group != "variants"; };
+  if (app.count("--pages") > 0 && !options.groups.empty() &&
+      std::none_of(options.groups.begin(), options.groups.end(), has_pages)) {
+    refuse_given("--pages", "a group beside variants, whose keys are ragged");
+  }
   const Device device = check::parse_device(options.device, "--device");
 #if PLAIT_WITH_CUDA
   bench::CudaBenchOptions cuda;
@@ -234,7 +239,7 @@ void run_on_cpu(const CLI::App& app, Options options, Report& report) {
     if (options.threads != 1) refuse("--clock", options.clock, "wall, unless --threads is 1");
     bench::clock_in_use = bench::Clock::kProcessor;
   }
-  if (options.calibrate && options.threads > 1) {
+  if (options.calibrate && app.count("--threads") > 0 && options.threads != 1) {
     refuse("--threads", std::to_string(options.threads),
            "1 or nothing beside --calibrate, which measures one core");
   }

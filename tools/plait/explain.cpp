@@ -333,6 +333,9 @@ int run(const std::vector<std::string>& args) {
       if (app.count(option) > 0) refuse_given(option, "--device cpu or cuda with it");
     }
   }
+  if (r.measured && !r.why && r.svg.empty() && r.html.empty()) {
+    refuse_given("--measured", "--why, --svg or --html beside it, which show what it measures");
+  }
   const check::RunOptions where = reference ? check::RunOptions{} : run_options(app, r.engine);
   Paths paths;
   if (!is_problem_text(r.problem)) paths.input("problem", r.problem);

@@ -148,22 +148,23 @@ void convert(const CLI::App& app, const Words& w, serve::ReplayOptions& o) {
   o.kv_dtype = parse_dtype(w.kv_dtype, "kv-dtype");
   if (w.rope == "fused") o.rope = serve::RopeMode::kFused;
   if (w.rope == "none") o.rope = serve::RopeMode::kNone;
+  if (o.plan_only) {
+    for (const char* option : {"--device", "--family", "--threads", "--measure", "--rope"}) {
+      if (app.count(option) > 0)
+        refuse_given(option, "--plan-only, which runs nothing, without it");
+    }
+  }
   if (w.device == "cuda") {
-    if (o.plan_only) refuse("--device", w.device, "cpu beside --plan-only, which runs nowhere");
     if (app.count("--threads") > 0) refuse_given("--threads", "--device cpu with it");
     o.device.kind = DeviceKind::kCuda;
   }
   o.scheduler.step_time = serve::parse_affine_time(w.clock, "--clock-us");
   if (app.count("--other-us") > 0) o.other_time = serve::parse_affine_time(w.other, "--other-us");
-  if (app.count("--ablate") > 0) o.ablate = serve::parse_features(w.ablate, o.plan_only);
   if (app.count("--rate") > 0 && !(o.rate > 0.0)) {
     refuse("--rate", "0", "a positive number of requests per second");
   }
-  if (o.plan_only && app.count("--threads") > 0) {
-    refuse_given("--threads", "--plan-only without it");
-  }
-  if (o.plan_only && app.count("--rope") > 0) {
-    refuse("--rope", w.rope, "nothing beside --plan-only: rotation changes no plan");
+  if (app.count("--rate") > 0 && app.count("--time-scale") > 0) {
+    refuse_given("--time-scale", "--rate, which replaces all arrival times, without it");
   }
   if (o.plan_only && app.count("--trace") > 0 && app.count("--rate") == 0 &&
       app.count("--seed") > 0) {
@@ -175,6 +176,7 @@ void convert(const CLI::App& app, const Words& w, serve::ReplayOptions& o) {
   }
   o.compose = !w.no_compose;
   o.scheduler.prefix_cache = !w.no_prefix_cache;
+  if (app.count("--ablate") > 0) o.ablate = serve::parse_features(w.ablate, o);
 }
 
 void write_report(const std::string& path, std::string_view text, std::string_view option) {
