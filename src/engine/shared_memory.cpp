@@ -11,7 +11,8 @@
 namespace plait::detail {
 namespace {
 
-// Unsigned throughout: extents and strides are a caller's, and their products wrap as addresses do.
+// Unsigned throughout. Extents and strides are a caller's: whether they stay within the address
+// space is asked before anything else.
 using Size = std::uint64_t;
 
 Size magnitude(std::int64_t stride) {
@@ -27,6 +28,7 @@ Size step_of(const Tensor& t, std::int32_t axis) {
 struct Reach {
   Size before = 0;
   Size after = 0;
+  bool wraps = false;  // more than Size holds
 };
 template <class Counts>
 Reach reach_of(const Tensor& t, Counts counts) {
@@ -34,9 +36,14 @@ Reach reach_of(const Tensor& t, Counts counts) {
   reach.after = static_cast<Size>(size_of(t.dtype));
   for (std::int32_t axis = 0; axis < t.rank; ++axis) {
     const auto a = static_cast<std::size_t>(axis);
-    const Size step = step_of(t, axis);
-    if (t.shape[a] <= 1 || !counts(step)) continue;
-    (t.strides[a] < 0 ? reach.before : reach.after) += static_cast<Size>(t.shape[a] - 1) * step;
+    if (t.shape[a] <= 1 || !counts(step_of(t, axis))) continue;
+    // The extent of an axis in elements, then in bytes.
+    Size extent = 0;
+    reach.wraps |=
+        __builtin_mul_overflow(magnitude(t.strides[a]), static_cast<Size>(t.shape[a] - 1), &extent);
+    reach.wraps |= __builtin_mul_overflow(extent, static_cast<Size>(size_of(t.dtype)), &extent);
+    Size& side = t.strides[a] < 0 ? reach.before : reach.after;
+    reach.wraps |= __builtin_add_overflow(side, extent, &side);
   }
   return reach;
 }
@@ -55,7 +62,9 @@ Arc arc_of(const Tensor& t, Size modulus) {
 bool apart_modulo(const Tensor& a, const Tensor& b, Size modulus) {
   const Arc first = arc_of(a, modulus);
   const Arc second = arc_of(b, modulus);
-  const Size distance = (second.begin + modulus - first.begin) % modulus;
+  // Not (second - first + modulus) % modulus: a modulus may be more than half of what Size holds.
+  const Size distance = second.begin >= first.begin ? second.begin - first.begin
+                                                    : modulus - (first.begin - second.begin);
   return first.length <= distance && second.length <= modulus - distance;
 }
 
@@ -143,6 +152,10 @@ std::optional<std::int32_t> folded_axis(const Tensor& t) {
   return std::nullopt;
 }
 
+std::string indexed(const char* name, int index) {
+  return index < 0 ? name : std::string(name) + "[" + std::to_string(index) + "]";
+}
+
 }  // namespace
 
 bool same_places(const Tensor& a, const Tensor& b) {
@@ -155,7 +168,7 @@ bool same_places(const Tensor& a, const Tensor& b) {
 }
 
 WrittenOperand::WrittenOperand(const char* name, const Tensor& tensor)
-    : name_(name), tensor_(tensor), bytes_(bytes_of(tensor)) {
+    : name_(name), tensor_(tensor), bytes_(bytes_of(name, tensor, -1)) {
   if (bytes_.begin == bytes_.end) return;
   if (const std::optional<std::int32_t> axis = folded_axis(tensor)) {
     refuse(std::string(name) + ".strides",
@@ -165,7 +178,7 @@ WrittenOperand::WrittenOperand(const char* name, const Tensor& tensor)
   }
 }
 
-WrittenOperand::Bytes WrittenOperand::bytes_of(const Tensor& tensor) {
+WrittenOperand::Bytes WrittenOperand::bytes_of(const char* name, const Tensor& tensor, int index) {
   const auto first = reinterpret_cast<std::uintptr_t>(tensor.data);
   if (first == 0) return {};
   Size empty = 0;
@@ -173,8 +186,17 @@ WrittenOperand::Bytes WrittenOperand::bytes_of(const Tensor& tensor) {
     empty |= tensor.shape[static_cast<std::size_t>(axis)] == 0 ? 1 : 0;
   }
   if (empty != 0) return {first, first};
-  const Span span = span_of(tensor);
-  return {span.begin, span.end};
+  const Reach reach = reach_of(tensor, [](Size) { return true; });
+  if (reach.wraps || reach.before > first || reach.after > UINTPTR_MAX - first) {
+    std::string strides;
+    for (std::int32_t axis = 0; axis < tensor.rank; ++axis) {
+      strides += axis == 0 ? "[" : ", ";
+      strides += std::to_string(tensor.strides[static_cast<std::size_t>(axis)]);
+    }
+    refuse(indexed(name, index) + ".strides", strides + "] of shape " + shape_text(tensor),
+           "strides within the address space");
+  }
+  return {first - reach.before, first + reach.after};
 }
 
 void WrittenOperand::look_closer(const char* name, const Tensor& other, int index,
@@ -182,9 +204,8 @@ void WrittenOperand::look_closer(const char* name, const Tensor& other, int inde
   if (provably_apart(tensor_, other)) return;
   const std::uintptr_t shared =
       std::min(bytes.end, bytes_.end) - std::max(bytes.begin, bytes_.begin);
-  const std::string operand =
-      index < 0 ? name : std::string(name) + "[" + std::to_string(index) + "]";
-  refuse(name_, std::to_string(shared) + " bytes between which " + operand + " lies, too",
+  refuse(name_,
+         std::to_string(shared) + " bytes between which " + indexed(name, index) + " lies, too",
          "memory of its own");
 }
 

@@ -112,6 +112,42 @@ TEST(SharedMemory, ElementsOfAWrittenTensorHaveAPlaceEach) {
   EXPECT_EQ(field({3, 2, 8}, {8, 16, 1}), "o.strides");
 }
 
+// A product that wraps would make a tensor of exabytes look like one of a few bytes, apart from
+// everything.
+TEST(SharedMemory, WhatLiesOutsideOfTheAddressSpaceIsRefused) {
+  std::vector<float> memory(64);
+  constexpr std::int64_t kMost = INT64_MAX;
+  const auto view = [&](const Extents& shape, const Extents& strides) {
+    return strided(memory.data() + 32, DType::kF32, shape, strides);
+  };
+  const Tensor o = view({2, 2}, {2, 1});
+  for (const Tensor& t : {
+           view({2, 2}, {kMost, 1}),
+           view({2, 2}, {-kMost, 1}),
+           view({2, 2}, {INT64_MIN, 1}),
+           view({2, 2}, {kMost / 2 + 1, 1}),          // 2^64 bytes: back at the start
+           view({5, 2}, {std::int64_t{1} << 60, 1}),  // the same in 4 steps
+           view({kMost, 2}, {kMost, 1}),              // (2^63 - 1)^2
+           view({2, 2, 2, 2}, {kMost / 4, kMost / 4, kMost / 4, kMost / 4}),  // only their sum
+           view({kMost, 1}, {8, 1}),
+       }) {
+    SCOPED_TRACE(testing::PrintToString(t.strides));
+    EXPECT_EQ(refused([&] { WrittenOperand("q", t); }), "q.strides");
+    EXPECT_EQ(refused([&] { WrittenOperand("o", o).apart_from("q", t); }), "q.strides");
+    EXPECT_EQ(refused([&] { WrittenOperand("o", o).apart_from("ids", t, 3); }), "ids[3].strides");
+  }
+  // The last bytes that there are, and strides that no element uses.
+  const std::uint64_t room = std::uint64_t{0} - reinterpret_cast<std::uintptr_t>(o.data);
+  const auto steps = static_cast<std::int64_t>(room / 4);
+  EXPECT_EQ(refused([&] { WrittenOperand("q", view({2}, {steps - 2})); }), "");
+  EXPECT_EQ(refused([&] { WrittenOperand("q", view({2}, {steps})); }), "q.strides");
+  EXPECT_EQ(refused([&] { WrittenOperand("q", view({1, 2}, {kMost, 1})); }), "");
+  // A step of more than half of all addresses is compared as any other.
+  const Tensor far = view({2, 4}, {(std::int64_t{1} << 61) + 16, 1});
+  EXPECT_TRUE(accepted(far, strided(memory.data() + 40, DType::kF32, {4, 4}, {4, 1})));
+  EXPECT_FALSE(accepted(far, strided(memory.data() + 28, DType::kF32, {4, 4}, {4, 1})));
+}
+
 /// Bytes of every element.
 std::multiset<const char*> bytes_of(const Tensor& t) {
   std::multiset<const char*> bytes;
