@@ -35,6 +35,9 @@ class Fetcher {
         scattered_(is_scattered(t, element_size)),
         num_spans_(scattered_ ? 0 : list_spans(t, element_size, spans_, kMaxSpans)) {}
 
+  /// Whether rows are too short to be fetched by their place in a list: fetch_rows does it.
+  bool scattered() const { return scattered_; }
+
   /// For a loop that consumes the next `bytes`: a place in the list, at which it calls `fetch` for
   /// each piece.
   HWY_INLINE const char* const* take(std::ptrdiff_t bytes) {
@@ -44,13 +47,10 @@ class Fetcher {
     return place;
   }
 
-  template <int kElementSize>
   static HWY_INLINE void fetch(const char* const*& place) {
-    // f32 leaves time to ask once more.
-    constexpr int kAsks = kElementSize == 4 ? 5 : 4;
 #pragma GCC unroll 8
-    for (int ask = 0; ask < kAsks; ++ask) {
-      const char* piece = place[kDistances[ask] / kPiece];
+    for (const int distance : kDistances) {
+      const char* piece = place[distance / kPiece];
 #pragma GCC unroll 8
       for (int line = 0; line < kPiece; line += 64) prefetch_line(piece + line);
     }
@@ -61,7 +61,6 @@ class Fetcher {
   /// all at once, and again those half as far.
   HWY_INLINE void fetch_rows(const void* const* rows, int first, int count, std::ptrdiff_t offset,
                              std::ptrdiff_t bytes) const {
-    if (!scattered_) return;
     for (int keys = kStreamAhead; keys >= kStreamAhead / 2; keys /= 2) {
       const int begin = first + keys;
       const int end = std::min(begin + count, t_.num_keys + t_.num_ahead);
@@ -75,7 +74,7 @@ class Fetcher {
  private:
   // A processor that finds all its miss buffers taken drops a prefetch. So each line is asked for
   // again and again as it comes nearer, which costs little if it is there.
-  static constexpr int kDistances[5] = {20480, 16384, 12288, 4096, 8192};
+  static constexpr int kDistances[5] = {20480, 16384, 12288, 8192, 4096};
   static constexpr std::ptrdiff_t kFarthest = kDistances[0] / kPiece + 1;
   static constexpr std::ptrdiff_t kCapacity = kFarthest + 1024;
   // More spans than these, of caches with gaps between the heads, are not fetched.

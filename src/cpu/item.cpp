@@ -394,7 +394,7 @@ void ItemRunner::attend_heads(const Layer& layer, const Run& run, std::int32_t k
   std::fill(l_, l_ + kQueryTile, 0.0F);
   std::fill(scratch_.o, scratch_.o + std::ptrdiff_t{count} * rows * layer.pad_vo, 0.0F);
   kv_head_ = kv_head;
-  cursor_.start(layer, run, kv_head);
+  cursor_.start(layer, run, kv_head, KeyCursor::kStreamTile);
   KeyTile tile;
   while (cursor_.next(layer, tile)) stream_tile(layer, tile, count);
   for (int h = 0; h < count; ++h) {

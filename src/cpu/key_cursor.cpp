@@ -8,8 +8,9 @@ namespace plait::cpu {
 using device::Piece;
 using device::RowBlock;
 
-void KeyCursor::start(const Layer& layer, const device::Run& run, std::int32_t kv_head) {
+void KeyCursor::start(const Layer& layer, const device::Run& run, std::int32_t kv_head, int most) {
   kv_head_ = kv_head;
+  most_ = most;
   piece_ = run.piece_begin;
   piece_end_ = run.piece_begin + run.num_pieces;
   if (piece_ < piece_end_) slot_ = layer.plan.piece(piece_).kv_begin;
@@ -71,7 +72,7 @@ bool KeyCursor::next(const Layer& layer, KeyTile& tile) {
       if (count > 0 && segment_tokens == 0) break;
       continue;
     }
-    int take_count = std::min(kTile - count, piece.kv_end - slot_);
+    int take_count = std::min(most_ - count, piece.kv_end - slot_);
     if (segment_tokens > 0) {
       const bool listed = (block.flags & device::kBlockHasPositions) != 0;
       const std::int64_t coordinate = listed ? slot_ : std::int64_t{block.base_pos} + slot_;
@@ -92,7 +93,7 @@ bool KeyCursor::next(const Layer& layer, KeyTile& tile) {
       take(layer, block, piece.block, slot_, tile.ahead, count);
       break;
     }
-    if (count == kTile) break;
+    if (count == most_) break;
   }
   tile.count = count;
   tile.k_rows = k_rows_;

@@ -26,9 +26,13 @@ struct KeyTile {
 class KeyCursor {
  public:
   static constexpr int kTile = 64;
+  /// Of items whose tiles are streamed, not widened into scratch: the longer, the less often
+  /// fetching starts anew.
+  static constexpr int kStreamTile = 256;
   static constexpr int kAhead = kStreamAhead;
 
-  void start(const Layer& layer, const device::Run& run, std::int32_t kv_head);
+  /// Tiles have up to `most` keys. Canonical segments need kTile.
+  void start(const Layer& layer, const device::Run& run, std::int32_t kv_head, int most = kTile);
   /// False when no key is left.
   bool next(const Layer& layer, KeyTile& tile);
 
@@ -37,13 +41,14 @@ class KeyCursor {
            std::int32_t slot, int count, int offset);
 
   std::int32_t kv_head_ = 0;
+  int most_ = kTile;
   std::int32_t piece_ = 0, piece_end_ = 0;
   std::int32_t slot_ = 0;  // next key of the current piece
 
-  const void* k_rows_[kTile + kAhead];
-  const void* v_rows_[kTile + kAhead];
-  std::int32_t pos_[kTile + kAhead];
-  std::int32_t block_[kTile + kAhead];
+  const void* k_rows_[kStreamTile + kAhead];
+  const void* v_rows_[kStreamTile + kAhead];
+  std::int32_t pos_[kStreamTile + kAhead];
+  std::int32_t block_[kStreamTile + kAhead];
 };
 
 }  // namespace plait::cpu

@@ -28,6 +28,13 @@ struct LoadF32 {
 
 struct LoadBF16 {
   using Element = std::uint16_t;
+  /// The even and the odd elements of 2 * kLanes.
+  static HWY_INLINE void split(const Element* p, VF& even, VF& odd) {
+    const DU du;
+    const VU words = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(p));
+    even = hn::BitCast(DF(), hn::ShiftLeft<16>(words));
+    odd = hn::BitCast(DF(), hn::And(words, hn::Set(du, 0xFFFF0000U)));
+  }
   static HWY_INLINE VF load(const Element* p) {
     const VU wide = hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<std::uint16_t, DF>(), p));
     return hn::BitCast(DF(), hn::ShiftLeft<16>(wide));

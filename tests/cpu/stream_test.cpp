@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/convert.h"
@@ -68,8 +69,10 @@ class CpuStream : public testing::TestWithParam<const char*> {
     if (table_ == nullptr) GTEST_SKIP() << GetParam() << " is not available here";
   }
 
-  /// Normalised outputs, [heads * rows][dim], and their exact values if asked for.
-  std::vector<float> attend(const Shape& shape, bool nhd, std::vector<double>* exact) const {
+  /// Normalised outputs, [heads * rows][dim], and their exact values if asked for. The first
+  /// `split` keys are a step of their own.
+  std::vector<float> attend(const Shape& shape, bool nhd, int split,
+                            std::vector<double>* exact) const {
     const Cache k(shape, nhd, kSeed);
     const Cache v(shape, nhd, kSeed + 1);
     const int rows = shape.heads * shape.rows;
@@ -93,10 +96,6 @@ class CpuStream : public testing::TestWithParam<const char*> {
     step.q_ld = ld;
     step.num_heads = shape.heads;
     step.num_rows = shape.rows;
-    step.num_keys = kKeys;
-    step.num_ahead = kAhead;
-    step.k_rows = k.rows.data();
-    step.v_rows = v.rows.data();
     step.k_head_stride = k.head_stride;
     step.v_head_stride = v.head_stride;
     step.head_run = nhd ? 1 : std::min(shape.page_size, kStreamBlock);
@@ -108,7 +107,13 @@ class CpuStream : public testing::TestWithParam<const char*> {
     step.o_ld = ld;
     step.m = m.data();
     step.l = l.data();
-    table_->stream_step[static_cast<int>(shape.dtype)](step);
+    for (const auto& [begin, end] : {std::pair(0, split), std::pair(split, kKeys)}) {
+      step.num_keys = end - begin;
+      step.num_ahead = kKeys + kAhead - end;
+      step.k_rows = k.rows.data() + begin;
+      step.v_rows = v.rows.data() + begin;
+      if (begin < end) table_->stream_step[static_cast<int>(shape.dtype)](step);
+    }
 
     std::vector<float> result;
     for (int r = 0; r < rows; ++r) {
@@ -144,20 +149,22 @@ class CpuStream : public testing::TestWithParam<const char*> {
   const KernelTable* table_ = nullptr;
 };
 
-TEST_P(CpuStream, IsRightAndHasTheSameBitsInBothLayouts) {
+TEST_P(CpuStream, IsRightAndHasTheSameBitsInBothLayoutsAndInTwoSteps) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2}) {
-    for (int dim : {128, 80, 20}) {
+    for (int dim : {128, 64, 80, 20}) {
       for (int heads : {1, 3}) {
-        for (int rows : {1, 3, 8}) {
+        for (int rows : {1, 2, 3, 4, 8}) {
           for (int page_size : {1, 16, 32}) {
             for (bool bf16_queries : {false, true}) {
+              if (bf16_queries && dtype != DType::kBF16) continue;
               const Shape shape{dtype, dim, heads, rows, page_size, bf16_queries};
               std::vector<double> exact;
-              const std::vector<float> nhd = attend(shape, true, &exact);
+              const std::vector<float> nhd = attend(shape, true, 0, &exact);
               for (std::size_t i = 0; i < nhd.size(); ++i) {
                 ASSERT_NEAR(double{nhd[i]}, exact[i], 2e-5) << shape.text() << ", element " << i;
               }
-              ASSERT_EQ(nhd, attend(shape, false, nullptr)) << shape.text();
+              ASSERT_EQ(nhd, attend(shape, false, 0, nullptr)) << shape.text();
+              ASSERT_EQ(nhd, attend(shape, true, kStreamBlock, nullptr)) << shape.text();
             }
           }
         }
