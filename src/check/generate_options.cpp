@@ -80,6 +80,11 @@ void Generator::rope() {
   if (spec_.chance(40)) out["rotary_dim"] = 2 * spec_.integer(1, dim_qk_ / 2);
   const int scaling = spec_.pick<int>({0, 0, 1, 2});
   if (scaling == 1) out["scaling"] = {{"kind", "linear"}, {"factor", number(1.0, 8.0)}};
+  if (scaling == 1 && random_.chance(30)) {
+    // Pairs that turn by more than the limit, and by nearly that once they are scaled.
+    out["theta"] = 0.001;
+    out["scaling"]["factor"] = number(16.0, 32.0);
+  }
   if (scaling == 2) {
     out["scaling"] = {{"kind", "llama3.1"},
                       {"factor", 8},

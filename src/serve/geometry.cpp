@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "core/text.h"
 #include "plait/error.h"
@@ -113,7 +114,7 @@ Geometry parse_explicit(std::string_view text) {
       row.soft_cap = number(key, value, 0.0, 1e6);
       given_cap = row.soft_cap;
     } else if (key == "theta") {
-      row.rope_theta = number(key, value, 1.0, 1e12);
+      row.rope_theta = number(key, value, 0.0, std::numeric_limits<double>::max());
       given_theta = row.rope_theta;
     } else {
       refuse("key", item, "layers, q, kv, dim, window, window-layers, cap or theta");
@@ -140,6 +141,12 @@ Geometry parse_explicit(std::string_view text) {
   geometry.name = std::string(text);
   geometry.given_cap = given_cap;
   geometry.given_theta = given_theta;
+  try {
+    validate_rope(geometry.rope, geometry.head_dim);
+  } catch (const Error& error) {
+    // All but theta are defaults.
+    throw Error(error.code(), "geometry.theta", error.value(), error.expected());
+  }
   return geometry;
 }
 

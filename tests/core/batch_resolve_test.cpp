@@ -332,6 +332,45 @@ TEST(Spec, RopeThatTurnsTooFastIsRefused) {
   EXPECT_EQ(field(10000.0, RopeScalingKind::kLinear, 1.0 / 32.0), "");
   EXPECT_EQ(field(10000.0, RopeScalingKind::kLinear, 1e-320), "rope.scaling.factor");
   EXPECT_EQ(field(10000.0, RopeScalingKind::kLlama31, 1e-320), "rope.scaling.factor");
+  EXPECT_EQ(field(1e-320, RopeScalingKind::kLlama31, 8.0), "rope.theta");
+}
+
+// The limit is on what scaling leaves of a turn, to both sides of 64 rad per position.
+TEST(Spec, RopeThatScalingSlowsDownIsAccepted) {
+  // Two pairs, which turn by 1 and by theta^(-1/2) before scaling.
+  RopeSpec rope;
+  rope.kind = RopeKind::kInterleaved;
+  rope.rotary_dim = 4;
+  const auto field = [&](double theta, double factor) -> std::string {
+    rope.theta = theta;
+    rope.factor = factor;
+    try {
+      validate_rope(rope, 64);
+    } catch (const Error& error) {
+      return error.field();
+    }
+    return "";
+  };
+  EXPECT_EQ(field(1.0 / 4096, 1.0), "");  // 64 rad
+  EXPECT_EQ(field(1.0 / 4097, 1.0), "rope.theta");
+  rope.scaling = RopeScalingKind::kLinear;
+  EXPECT_EQ(field(1e-6, 16.0), "");  // 1000 rad before, 62.5 after
+  EXPECT_EQ(field(1e-6, 15.625), "");
+  EXPECT_EQ(field(1e-6, 15.5), "rope.theta");
+  EXPECT_EQ(field(1.0, 1.0 / 64), "");
+  EXPECT_EQ(field(1.0, 1.0 / 65), "rope.scaling.factor");
+  EXPECT_EQ(field(0.25, 1.0 / 32), "");  // 2 rad before, 64 after
+  EXPECT_EQ(field(0.25, 1.0 / 33), "rope.scaling.factor");
+  // Llama 3.1 slows down what turns seldom within the original context, and nothing else.
+  rope.scaling = RopeScalingKind::kLlama31;
+  rope.original_max_position = 1;
+  rope.low_freq_factor = 200.0;  // turns; 1000 rad are 159
+  rope.high_freq_factor = 400.0;
+  EXPECT_EQ(field(1e-6, 16.0), "");
+  EXPECT_EQ(field(1e-6, 15.5), "rope.theta");
+  rope.low_freq_factor = 50.0;
+  rope.high_freq_factor = 100.0;
+  EXPECT_EQ(field(1e-6, 16.0), "rope.theta");
 }
 
 }  // namespace

@@ -70,7 +70,11 @@ TEST(Geometry, RefusesNamingTheKey) {
     return "accepted";
   };
   EXPECT_EQ(field_of("llama-9"), "geometry");
-  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=64,theta=0.5"), "geometry.theta");
+  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=4,theta=0.00025"), "accepted");        // 63 rad
+  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=4,theta=0.00024"), "geometry.theta");  // 65 rad
+  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=64,theta=0"), "geometry.theta");
+  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=64,theta=-1"), "geometry.theta");
+  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=64,theta=inf"), "geometry.theta");
   EXPECT_EQ(field_of(""), "geometry");
   EXPECT_EQ(field_of("layers=1,q=2,kv=1"), "geometry.dim");
   EXPECT_EQ(field_of("layers=1,q=3,kv=2,dim=64"), "geometry.q");
