@@ -178,6 +178,44 @@ TEST_F(CpuUserVariant, HooksAndFlagsAgree) {
             std::string::npos);
 }
 
+// No kernel could call them, and nobody would notice.
+TEST_F(CpuUserVariant, WhatHasAHooksNameIsAHook) {
+  Case user = small();
+  user.make(1);
+  const auto expect_named = [&](const std::string& hook, const std::string& member) {
+    SCOPED_TRACE(member);
+    user.spec.variant = {"Plain", "struct Plain : VariantBase { " + member + " };", {}};
+    try {
+      user.run({});
+      ADD_FAILURE() << "compiled";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCompile) << error.what();
+      EXPECT_NE(std::string(error.what()).find(hook + "() has to be a public static member"),
+                std::string::npos)
+          << error.what();
+    }
+  };
+  const std::string flag = "static constexpr bool kHasLogits = true; ";
+  const std::string on_logits = "(float s, const LogitSite<float>&, const Params&) { return s; }";
+  const std::string on_vectors = "(float x, const VectorSite&, const Params&) { return x; }";
+  expect_named("query", "PLAIT_HD static float query" + on_vectors);
+  expect_named("key", "PLAIT_HD static float key" + on_vectors);
+  expect_named("logits", "PLAIT_HD static float logits" + on_logits);
+  expect_named("logits", flag + "PLAIT_HD static float logits" + on_logits);
+  expect_named(
+      "visible",
+      "PLAIT_HD static bool visible(const LogitSite<float>&, const Params&) { return 1; }");
+  expect_named("weight", "PLAIT_HD static float weight" + on_logits);
+  expect_named("output", "PLAIT_HD static float output" + on_vectors);
+  expect_named("logits", "template <class T> PLAIT_HD static T logits(T s) { return s; }");
+  const std::string hook =
+      "template <class T> PLAIT_HD static T logits(T s, const LogitSite<T>&, const Params&) { "
+      "return s; } ";
+  expect_named("logits", flag + "private: " + hook);
+  expect_named("logits",
+               flag + "template <class T> PLAIT_HD T" + hook.substr(hook.find(" logits")));
+}
+
 // Home directories are mounted so on hardened machines.
 TEST_F(CpuUserVariant, CacheMayLieWhereNothingIsExecuted) {
   // In a mount namespace of its own, which takes root.

@@ -190,6 +190,24 @@ TEST_F(MmaCompile, UserVariantsCompileAndTheirErrorsNameTheirLines) {
   }
 }
 
+TEST_F(MmaCompile, WhatHasAHooksNameIsAHook) {
+  AttentionSpec spec = spec_of(64, 64);
+  spec.variant.name = "V";
+  const std::string rest = "(float s, const LogitSite<float>&, const Params&) { return 2 * s; } };";
+  for (const char* flag : {"", "static constexpr bool kHasLogits = true; "}) {
+    spec.variant.source =
+        std::string("struct V : VariantBase { ") + flag + "PLAIT_HD static float logits" + rest;
+    try {
+      check(spec, kChips[2], 0, false);
+      ADD_FAILURE() << "a plain function compiled: " << spec.variant.source;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCompile);
+      EXPECT_NE(error.value().find("logits() has to be a public static member"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST_F(MmaCompile, AReductionThatIsNotTheSpecsIsAnInvalidArgument) {
   AttentionSpec spec = spec_of(64, 64);
   spec.variant.name = "V";

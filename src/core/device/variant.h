@@ -94,31 +94,36 @@ struct VariantBase {
   }
 };
 
-/// Refuses, at compile time, a hook that is there but not declared, which no kernel would call, and
-/// one that is declared but not there. V is a user's variant, P its Params.
+/// Refuses, at compile time, a hook that is there but not declared, which no kernel would call, one
+/// that is declared but not there, and a member that has a hook's name and cannot be called as one.
+/// V is a user's variant, P its Params.
 template <class V, class P>
 class VariantCheck {
   template <class T>
   static T made();
 
-  // own_HOOK<V>(0): whether V has a hook of that name which is not VariantBase's.
+  // own_HOOK<V>(0): whether V has a member of that name, which hides VariantBase's hook.
+  // hook_HOOK<V>(0): whether what has that name is called as kernels call hooks.
 #define PLAIT_OWN_HOOK(hook, ...)                                                            \
   template <class U, class = decltype(U::template hook<float, P, VariantBase>(__VA_ARGS__))> \
-  static constexpr bool default_##hook(int) {                                                \
-    return true;                                                                             \
-  }                                                                                          \
-  template <class U>                                                                         \
-  static constexpr bool default_##hook(long) {                                               \
-    return false;                                                                            \
-  }                                                                                          \
-  template <class U, class = decltype(U::template hook<float>(__VA_ARGS__))>                 \
   static constexpr bool own_##hook(int) {                                                    \
-    return !default_##hook<U>(0);                                                            \
+    return false;                                                                            \
   }                                                                                          \
   template <class U>                                                                         \
   static constexpr bool own_##hook(long) {                                                   \
-    return false;                                                                            \
-  }
+    return true;                                                                             \
+  }                                                                                          \
+  template <class U, class = decltype(U::template hook<float>(__VA_ARGS__))>                 \
+  static constexpr bool hook_##hook(int) {                                                   \
+    return true;                                                                             \
+  }                                                                                          \
+  template <class U>                                                                         \
+  static constexpr bool hook_##hook(long) {                                                  \
+    return !own_##hook<U>(0);                                                                \
+  }                                                                                          \
+  static_assert(hook_##hook<V>(0), #hook                                                     \
+                "() has to be a public static member template that takes what "              \
+                "VariantBase's takes");
   PLAIT_OWN_HOOK(query, made<float>(), made<const VectorSite&>(), made<const P&>())
   PLAIT_OWN_HOOK(key, made<float>(), made<const VectorSite&>(), made<const P&>())
   PLAIT_OWN_HOOK(logits, made<float>(), made<const LogitSite<float>&>(), made<const P&>())
