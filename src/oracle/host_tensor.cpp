@@ -36,11 +36,14 @@ std::int64_t memory_limit() {
 
 }  // namespace
 
+void require_memory(std::int64_t bytes, std::string_view field) {
+  if (bytes <= memory_limit()) return;
+  throw Error(ErrorCode::kOutOfMemory, std::string(field), std::to_string(bytes) + " bytes",
+              "at most the " + std::to_string(memory_limit()) + " bytes of this machine");
+}
+
 Buffer::Buffer(std::int64_t bytes, std::string_view field) : bytes_(bytes) {
-  if (bytes > memory_limit()) {
-    throw Error(ErrorCode::kOutOfMemory, std::string(field), std::to_string(bytes) + " bytes",
-                "at most the " + std::to_string(memory_limit()) + " bytes of this machine");
-  }
+  require_memory(bytes, field);
   constexpr std::size_t kAlignment = 64;
   raw_ = std::calloc(1, static_cast<std::size_t>(bytes) + kAlignment);
   if (raw_ == nullptr) {

@@ -16,11 +16,14 @@ namespace plait::oracle {
 // Products of two 64-bit figures from a file, before they are compared with a limit.
 __extension__ typedef __int128 Int128;
 
+/// Throws Error{kOutOfMemory} naming `field` when the machine has not that much memory.
+void require_memory(std::int64_t bytes, std::string_view field);
+
 /// Zero-initialised host memory, 64-byte aligned. Pages that nobody writes cost no memory, so a
 /// pool of many gigabytes with a few live pages is cheap.
 class Buffer {
  public:
-  /// Throws Error{kOutOfMemory} naming `field` when the machine has not that much memory.
+  /// Throws Error{kOutOfMemory} naming `field` when the machine has not that much memory to give.
   Buffer(std::int64_t bytes, std::string_view field);
   ~Buffer();
   Buffer(const Buffer&) = delete;

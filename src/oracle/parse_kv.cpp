@@ -2,6 +2,7 @@
 //
 // "kv": page tables, ragged ranges and block structure.
 #include <algorithm>
+#include <compare>
 #include <utility>
 
 #include "oracle/parse_internal.h"
@@ -57,16 +58,24 @@ void parse_table(const Node& node, std::int64_t lists, std::string_view meaning,
 }
 
 // A page listed twice for one query would be attended twice; partial states over such key sets do
-// not merge exactly. `pages` are (id, position in its list) of everything one query reads.
-void refuse_duplicates(std::vector<std::pair<std::int64_t, std::string>> pages) {
-  std::stable_sort(pages.begin(), pages.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (std::size_t n = 1; n < pages.size(); ++n) {
-    if (pages[n].first != pages[n - 1].first) continue;
-    throw Error(
-        ErrorCode::kInvalidArgument, pages[n].second, std::to_string(pages[n].first),
-        "a page that the query does not read already (it is also " + pages[n - 1].second + ")");
-  }
+// not merge exactly. `pages` are all that one query reads.
+struct ListedPage {
+  std::int64_t id;
+  std::size_t level;
+  std::int64_t entry;  // of the level's indices
+  auto operator<=>(const ListedPage&) const = default;
+};
+
+void refuse_duplicates(std::vector<ListedPage> pages, const Node& levels) {
+  std::sort(pages.begin(), pages.end());
+  const auto twice = std::adjacent_find(pages.begin(), pages.end(),
+                                        [](const auto& a, const auto& b) { return a.id == b.id; });
+  if (twice == pages.end()) return;
+  const auto path = [&](const ListedPage& page) {
+    return levels.element(page.level).path() + ".indices[" + std::to_string(page.entry) + "]";
+  };
+  throw Error(ErrorCode::kInvalidArgument, path(twice[1]), std::to_string(twice->id),
+              "a page that the query does not read already (it is also " + path(*twice) + ")");
 }
 
 void check_list_duplicates(const Level& level, const std::string& path) {
@@ -242,16 +251,15 @@ void parse_cascade(const Node& node, TensorResolver& tensors, Problem& problem) 
   for (std::int64_t r = 0; r < problem.num_requests(); ++r) {
     check_kv_total(kv_len(problem, r), levels);
     if (problem.qo_len(r) == 0) continue;
-    std::vector<std::pair<std::int64_t, std::string>> read;
+    std::vector<ListedPage> read;
     for (std::size_t n = 0; n < count; ++n) {
       const Level& level = problem.levels[n];
       const auto block = z(block_of_request(problem, level, r));
       for (std::int64_t at = level.indptr[block]; at < level.indptr[block + 1]; ++at) {
-        read.emplace_back(level.indices[z(at)],
-                          levels.element(n).path() + ".indices[" + std::to_string(at) + "]");
+        read.push_back({level.indices[z(at)], n, at});
       }
     }
-    refuse_duplicates(std::move(read));
+    refuse_duplicates(std::move(read), levels);
   }
 }
 
@@ -267,6 +275,7 @@ Ints parse_block_sizes(const Node& node, std::int64_t total, std::string_view wh
   }
   // A remainder makes a smaller last block; indptr or indices tell if that was not meant.
   const std::int64_t size = node.integer(1, kMaxIndex);
+  require_memory(total / size * std::int64_t{sizeof(std::int64_t)}, node.path());
   Ints sizes(z(total / size), size);
   if (total % size != 0) sizes.push_back(total % size);
   return sizes;

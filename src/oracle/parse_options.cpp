@@ -59,6 +59,7 @@ std::vector<Ints> parse_position_lists(const Node& node, const Problem& problem,
                 std::to_string(requests) + ", one per request");
   }
   std::vector<Ints> out;
+  std::int64_t spread_bytes = 0;
   for (std::int64_t r = 0; r < requests; ++r) {
     const Node list = node.element(z(r));
     Ints positions = list.integers(0, kMaxIndex);
@@ -68,6 +69,9 @@ std::vector<Ints> parse_position_lists(const Node& node, const Problem& problem,
                                  listed_tokens(problem, problem.levels.front(), r);
     if (listed_only) {
       // One position per token that is in the cache: spread them to their logical positions.
+      // A few tokens may lie far apart.
+      spread_bytes += length * std::int64_t{sizeof(std::int64_t)};
+      require_memory(spread_bytes, list.path());
       const Level& level = problem.levels.front();
       Ints spread(z(length), 0);
       std::int64_t slot = 0;

@@ -115,7 +115,8 @@ HostTensor allocate_generated(const Node& node, DType dtype, Ints shape) {
       stride.refuse(std::to_string(out.shape.size()) + " strides, one per axis");
     }
   }
-  checked_size(out.shape, node.path());
+  // Filling takes its time by the element, also where strides put many of them into one place.
+  require_memory(checked_size(out.shape, node.path()) * size_of(dtype), node.path());
   Int128 reach = out.offset;
   for (std::size_t axis = 0; axis < out.shape.size(); ++axis) {
     if (out.shape[axis] > 0) {

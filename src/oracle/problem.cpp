@@ -1,6 +1,8 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #include "oracle/problem.h"
 
+#include <algorithm>
+
 namespace plait::oracle {
 namespace {
 
@@ -25,10 +27,8 @@ std::int64_t block_of_request(const Problem& problem, const Level& level, std::i
       level.qo_indptr[z(request)] == first && level.qo_indptr[z(request + 1)] == first) {
     return request;
   }
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    if (first < level.qo_indptr[z(block + 1)]) return block;
-  }
-  return blocks - 1;
+  const auto ends = level.qo_indptr.begin() + 1;
+  return std::min(std::upper_bound(ends, level.qo_indptr.end(), first) - ends, blocks - 1);
 }
 
 std::int64_t kv_len(const Problem& problem, std::int64_t request) {
