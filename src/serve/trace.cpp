@@ -32,6 +32,17 @@ void skip_byte_order_mark(std::istream& in, const std::string& name) {
 
 }  // namespace
 
+Trace read_trace(std::istream& in, const std::string& name, TraceFormat format,
+                 std::int64_t limit) {
+  skip_byte_order_mark(in, name);
+  if (format == TraceFormat::kAuto) {
+    format = in.peek() == '{' ? TraceFormat::kMooncake : TraceFormat::kAzure;
+    in.clear();
+  }
+  return format == TraceFormat::kMooncake ? read_mooncake(in, name, limit)
+                                          : read_azure(in, name, limit);
+}
+
 Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t limit) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
@@ -49,13 +60,7 @@ Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t 
   const std::size_t slash = path.rfind('/');
   // Goes into messages and reports.
   const std::string name = printable(slash == std::string::npos ? path : path.substr(slash + 1));
-  skip_byte_order_mark(in, name);
-  if (format == TraceFormat::kAuto) {
-    format = in.peek() == '{' ? TraceFormat::kMooncake : TraceFormat::kAzure;
-    in.clear();
-  }
-  return format == TraceFormat::kMooncake ? read_mooncake(in, name, limit)
-                                          : read_azure(in, name, limit);
+  return read_trace(in, name, format, limit);
 }
 
 namespace {

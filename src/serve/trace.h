@@ -43,7 +43,11 @@ enum class TraceFormat { kAuto, kMooncake, kAzure };
 Trace read_mooncake(std::istream& in, const std::string& name, std::int64_t limit);
 Trace read_azure(std::istream& in, const std::string& name, std::int64_t limit);
 
-/// Opens `path`; kAuto takes Mooncake JSONL if the first character is '{' and Azure CSV otherwise.
+/// Either of them, after a byte order mark if there is one. kAuto takes Mooncake JSONL if the first
+/// character is '{' and Azure CSV otherwise.
+Trace read_trace(std::istream& in, const std::string& name, TraceFormat format, std::int64_t limit);
+
+/// The same from a file.
 Trace read_trace_file(const std::string& path, TraceFormat format, std::int64_t limit);
 
 /// Chains a block id to the key of the blocks before it (0 for the first).

@@ -1,27 +1,14 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <sstream>
-#include <string>
+#include <iterator>
 
-#include "plait/error.h"
-#include "serve/trace.h"
+#include "fuzz/trace_limits.h"
 
-/// Any bytes are either refused with an Error or give requests within the documented limits.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  std::istringstream in(std::string(reinterpret_cast<const char*>(data), size));
-  try {
-    const plait::serve::Trace trace = plait::serve::read_mooncake(in, "fuzz", 0);
-    for (const auto& request : trace.requests) {
-      const auto blocks = (request.input_tokens + plait::serve::kTraceBlockTokens - 1) /
-                          plait::serve::kTraceBlockTokens;
-      if (request.input_tokens < 1 || request.output_tokens < 1 || request.arrival_ns < 0 ||
-          std::ssize(request.block_keys) != blocks) {
-        std::abort();
-      }
-    }
-  } catch (const plait::Error&) {
-  }
+  plait::fuzz::read_any_trace(data, size, plait::serve::TraceFormat::kMooncake,
+                              [](const plait::serve::TraceRequest& request) {
+                                constexpr auto kTokens = plait::serve::kTraceBlockTokens;
+                                return std::ssize(request.block_keys) ==
+                                       (request.input_tokens + kTokens - 1) / kTokens;
+                              });
   return 0;
 }
