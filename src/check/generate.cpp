@@ -63,10 +63,15 @@ void Generator::dtypes() {
     document_["dtype"] = {{"q", all}, {"kv", all}, {"o", all}};
     return;
   }
-  const std::string q = spec_.pick<const char*>({"bf16", "bf16", "f16", "f16", "f32"});
+  // Mostly one dtype for all, or an fp8 cache; every other combination as well.
+  const auto any = [&] {
+    return std::string(spec_.pick<const char*>({"f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"}));
+  };
+  const std::string q = spec_.chance(80) ? spec_.pick<const char*>({"bf16", "f16"}) : any();
   std::string kv = q;
-  if (q != "f32" && spec_.chance(20)) kv = spec_.pick<const char*>({"f8_e4m3", "f8_e5m2"});
-  document_["dtype"] = {{"q", q}, {"kv", kv}, {"o", spec_.chance(70) ? q : "f32"}};
+  if (spec_.chance(20)) kv = spec_.pick<const char*>({"f8_e4m3", "f8_e5m2"});
+  if (spec_.chance(10)) kv = any();
+  document_["dtype"] = {{"q", q}, {"kv", kv}, {"o", spec_.chance(60) ? q : any()}};
 }
 
 // A page size: one of `sizes`, or in half of the common problems a multiple of 16.

@@ -16,10 +16,13 @@ std::size_t z(std::int64_t value) { return static_cast<std::size_t>(value); }
 
 bool is_16_bit(DType dtype) { return size_of(dtype) == 2; }
 
-// The type of a matrix unit's operands: 16-bit if q or the cache is, f32 otherwise.
+// The type of a matrix unit's operands: 16-bit if q or the cache is, or if both are fp8, which bf16
+// holds; f32 otherwise.
 DType operand_dtype(const Problem& problem) {
   if (is_16_bit(problem.kv_dtype)) return problem.kv_dtype;
-  return is_16_bit(problem.q_dtype) ? problem.q_dtype : DType::kF32;
+  if (is_16_bit(problem.q_dtype)) return problem.q_dtype;
+  const bool fp8 = size_of(problem.q_dtype) == 1 && size_of(problem.kv_dtype) == 1;
+  return fp8 ? DType::kBF16 : DType::kF32;
 }
 
 float rounded(DType dtype, float value) {

@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "check/check_problem.h"
 #include "check/compare.h"
@@ -55,6 +57,17 @@ TEST(Generator, EveryProblemIsWellFormedAndRepeatable) {
       ++kinds[static_cast<int>(problem.source)];
     }
     for (int count : kinds) EXPECT_GT(count, 1);
+  }
+}
+
+TEST(Generator, DrawsEveryTypeOfEveryOperand) {
+  const std::set<std::string> all = {"f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"};
+  for (const char* operand : {"q", "kv", "o"}) {
+    std::set<std::string> drawn;
+    for (std::uint64_t index = 0; index < 400; ++index) {
+      drawn.insert(generate_problem(14, index).at("dtype").at(operand).get<std::string>());
+    }
+    EXPECT_EQ(drawn, all) << operand;
   }
 }
 
@@ -161,6 +174,8 @@ TEST(Comparison, SlowNoticesFaults) {
     for (std::uint64_t index = 0; index < 4000 && tried < 5; ++index) {
       const oracle::Problem problem = problem_of(15, index);
       oracle::Problem faulty = problem;
+      // An fp8 output is rounded by more than what some of these move.
+      if (size_of(problem.output_dtype()) == 1) continue;
       if (problem.total_q() == 0 || !fault.make(faulty)) continue;
       const RunResult wrong = result_of(problem, oracle::solve(faulty));
       // A fault that does not reach the answer (nothing masked, no key in the window) is none.

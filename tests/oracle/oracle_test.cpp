@@ -299,6 +299,27 @@ TEST(Oracle, SamePrecisionReferenceIsClose) {
   }
 }
 
+// A matrix unit multiplies fp8 by fp8 in bf16: scores stay exact and weights are rounded.
+TEST(Oracle, SamePrecisionOfEightBitOperandsIsBf16) {
+  Json document = mean_probe(3, 40, {{"kind", "causal"}}, 2);
+  document["q"]["fill"] = normal(9);
+  document["kv"]["v"]["fill"] = normal(10);
+  const auto error = [&](const char* q, const char* kv) {
+    document["dtype"] = {{"q", q}, {"kv", kv}, {"o", "f32"}};
+    const Problem problem = parse_problem(document.dump(), nullptr);
+    const Answer exact = solve(problem);
+    const Answer rounded = solve_same_precision(problem);
+    double largest = 0;
+    for (std::size_t n = 0; n < exact.o.size(); ++n) {
+      largest = std::fmax(largest, std::fabs(exact.o[n] - rounded.o[n]));
+    }
+    return largest;
+  };
+  EXPECT_GT(error("f8_e4m3", "f8_e5m2"), 1e-5);
+  EXPECT_GT(error("f8_e5m2", "bf16"), 1e-5);
+  EXPECT_LT(error("f8_e5m2", "f32"), 1e-6);
+}
+
 TEST(Oracle, RefusesUserVariants) {
   Json document = mean_probe(1, 1, {{"kind", "none"}});
   document["variant"] = {{"source", "struct X {};"}, {"name", "X"}};
