@@ -129,23 +129,28 @@ void resolve_lengths(const ViewPass& last, bool any_positions, i32* kv_len) {
   }
 }
 
-/// Keys of a view with positions lie below the length of every request that sees them. (Without
-/// positions that follows from the nesting of views.)
+/// Keys of a view lie below the length of every request that sees them: those of an outer view (of
+/// the last one it is known; where no view has positions it follows from the nesting of views), and
+/// as many as are listed, where their positions are known at run time only.
 void check_ends(const ViewPass& pass, const i32* kv_len) {
   const Batch& batch = pass.batch;
   for (i64 list = 0; list < pass.num_blocks * pass.lists; ++list) {
     const RowBlock& record = pass.records[list];
     if (record.num_slots == 0 || record.num_rows == 0) continue;
-    const i32 end = pass.list_end(record, list);
+    const i32 end = pass.view.positions_at_run ? record.num_slots : pass.list_end(record, list);
     const i32 row_end = record.row_begin + record.num_rows;
     for (auto r = static_cast<std::size_t>(record.request);
          r + 1 < batch.qo_indptr.size() && batch.qo_indptr[r] < row_end; ++r) {
       if (batch.qo_indptr[r] == batch.qo_indptr[r + 1] || end <= kv_len[r]) continue;
+      const std::string keys =
+          "the " + std::to_string(kv_len[r]) + " keys of request " + std::to_string(r);
+      if (pass.view.positions.empty()) {
+        refuse(at(name(pass.index, "page_indptr"), list + 1), end, "tokens within " + keys);
+      }
       const i32 last = pass.view.page_indptr[static_cast<std::size_t>(list) + 1] - 1;
       refuse(at(name(pass.index, "positions"), last),
              pass.view.positions[static_cast<std::size_t>(last)],
-             "a page that ends within the " + std::to_string(kv_len[r]) + " keys of request " +
-                 std::to_string(r));
+             "a page that ends within " + keys);
     }
   }
 }
@@ -261,7 +266,8 @@ ResolvedBatch resolve_batch(const AttentionSpec& spec, const Batch& batch,
   }
   RequestPass requests(spec, batch, kv_len);
   for (std::size_t v = 0; v < num_views; ++v) {
-    if (v + 1 < num_views && !batch.views[v].positions.empty()) check_ends(pass_of(v), kv_len);
+    const bool outer = v + 1 < num_views && counts.has_positions;
+    if (outer || batch.views[v].positions_at_run) check_ends(pass_of(v), kv_len);
     requests.fill(blocks + result.view_begin[v], blocks + result.view_begin[v + 1],
                   v + 1 == num_views);
   }

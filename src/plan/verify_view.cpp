@@ -145,14 +145,16 @@ SlotRange BatchMeaning::visible(i64 record, i64 row) const {
 bool BatchMeaning::sees_all(i64 record, i64 row, SlotRange range) const {
   if (range.begin >= range.end) return true;
   const List& l = list(record);
+  const bool custom =
+      spec_.mask == MaskKind::kCustom && l.view + 1 == static_cast<i64>(batch_.views.size());
   if (l.at_run) {
     // Positions anywhere in [0, kv_len): the row must see all of these.
     const i64 length = kv_len(request_of(row));
-    return spec_.mask != MaskKind::kCustom && row_sees(0, row) && row_sees(length - 1, row);
+    return !custom && row_sees(0, row) && row_sees(length - 1, row);
   }
   const SlotRange seen = visible(record, row);
   if (range.begin < seen.begin || range.end > seen.end) return false;
-  if (spec_.mask != MaskKind::kCustom) return true;
+  if (!custom) return true;
   const i64 request = request_of(row);
   return slot_position(l, range.end - 1) < kv_len(request) - mask_row_bits(request);
 }

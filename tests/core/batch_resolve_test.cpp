@@ -59,6 +59,52 @@ TEST(BatchResolve, KeysOfAnOuterViewEndWithinEveryRequestThatSeesThem) {
   EXPECT_EQ(refused(spec, batch), "");
 }
 
+TEST(BatchResolve, PositionsDoNotEndBeforeTheKeysOfAnOuterView) {
+  // Eight keys without positions, then a page of the request's own and a view that lists nothing:
+  // the last key's position says how long the request is.
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 1};
+  batch.views.resize(3);
+  for (OwnedView& view : batch.views) view.row_indptr = {0, 1};
+  batch.views[0].add_list(8, 4);
+  batch.views[1].add_list(4, 4);
+  batch.views[2].add_list(0, 4);
+  const AttentionSpec spec = paged_spec(MaskKind::kNone);
+  for (const bool empty_last : {true, false}) {
+    if (!empty_last) batch.views.pop_back();
+    batch.views[1].positions = {8};
+    EXPECT_EQ(refused(spec, batch), "");
+    batch.views[1].positions = {3};
+    EXPECT_EQ(refused(spec, batch), "views[0].page_indptr[1]");
+    batch.kv_len = {8};
+    EXPECT_EQ(refused(spec, batch), "");
+    batch.kv_len = {7};
+    EXPECT_EQ(refused(spec, batch), "views[0].page_indptr[1]");
+    batch.kv_len = {};
+  }
+}
+
+TEST(BatchResolve, NoMoreKeysThanTheLengthWherePositionsAreKnownAtRunTimeOnly) {
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 1, 2, 2};
+  batch.views.resize(2);
+  for (OwnedView& view : batch.views) view.row_indptr = batch.qo_indptr;
+  for (const int tokens : {8, 0, 4}) batch.views[0].add_list(tokens, 4);
+  for (const int tokens : {6, 3, 4}) batch.views[1].add_list(tokens, 4);
+  batch.views[1].positions_at_run = true;
+  const AttentionSpec spec = paged_spec(MaskKind::kCausal);
+  batch.kv_len = {20, 3, 0};  // the last one has no rows, whatever it lists
+  EXPECT_EQ(refused(spec, batch), "");
+  batch.kv_len = {20, 2, 0};
+  EXPECT_EQ(refused(spec, batch), "views[1].page_indptr[2]");
+  batch.kv_len = {7, 3, 0};
+  EXPECT_EQ(refused(spec, batch), "views[0].page_indptr[1]");
+  batch.views[0].positions_at_run = true;
+  EXPECT_EQ(refused(spec, batch), "views[0].page_indptr[1]");
+  batch.kv_len = {8, 3, 0};
+  EXPECT_EQ(refused(spec, batch), "");
+}
+
 TEST(BatchResolve, EmptyRowBlocksDoNotMoveTheMaskOfLaterRequests) {
   // Requests of 2 rows each behind a shared view; the last view has an empty block between them.
   OwnedBatch batch;

@@ -10,13 +10,13 @@
 #include <span>
 #include <vector>
 
+#include "core/owned_batch.h"
 #include "plait/error.h"
 
 namespace {
 
 using plait::AttentionSpec;
 using plait::Batch;
-using plait::View;
 
 /// Numbers from the input; zeros once it is used up.
 class Bytes {
@@ -51,6 +51,10 @@ AttentionSpec read_spec(Bytes& in) {
   spec.page_size = spec.kv_kind == plait::KvKind::kPaged ? 1 + in.below(20) : 1;
   spec.mask = static_cast<plait::MaskKind>(in.below(3));
   spec.window_left = in.flag() ? in.below(70) : -1;
+  if (in.below(8) == 7) {
+    spec.rope.kind = plait::RopeKind::kHalf;
+    spec.rope.explicit_k_positions = true;
+  }
   return spec;
 }
 
@@ -69,7 +73,8 @@ plait::Policy read_policy(Bytes& in, const AttentionSpec& spec) {
 plait::PlanTarget read_target(Bytes& in) {
   plait::PlanTarget target;
   target.num_workers = 1 + in.below(6);
-  target.num_classes = 1 + in.below(2);
+  target.num_classes = 1 + in.below(3);
+  target.shared_workers = in.flag();
   std::int32_t q_tile = 1 << in.below(5);
   for (std::int32_t c = 0; c < target.num_classes; ++c, q_tile *= 4) {
     auto& tile = target.classes[static_cast<std::size_t>(c)];
@@ -83,18 +88,88 @@ plait::PlanTarget read_target(Bytes& in) {
   return target;
 }
 
-struct OwnedView {
-  std::vector<std::int32_t> rows, pages, last, positions;
-};
+constexpr std::int64_t kFew = 500;
+
+// A sum as arithmetic in 32 bits would leave it.
+std::int32_t wrap(std::int32_t value, std::int64_t more) {
+  return static_cast<std::int32_t>(value + more);
+}
 
 // Lists that grow, mostly; the first one with a wild value makes the batch malformed.
 std::vector<std::int32_t> read_indptr(Bytes& in, std::int32_t count, std::int32_t step) {
   std::vector<std::int32_t> out = {0};
-  for (std::int32_t i = 0; i < count; ++i) {
-    const auto sum = static_cast<std::int64_t>(out.back()) + in.wild(step);
-    out.push_back(static_cast<std::int32_t>(sum));
+  for (std::int32_t i = 0; i < count; ++i) out.push_back(wrap(out.back(), in.wild(step)));
+  return out;
+}
+
+// Boundaries of row blocks: those of the requests, the outermost two, or more than the requests'.
+std::vector<std::int32_t> read_rows(Bytes& in, const std::vector<std::int32_t>& qo) {
+  const std::int32_t kind = in.below(4);
+  if (kind == 1) return {0, qo.back()};
+  if (kind != 2) return qo;
+  std::vector<std::int32_t> out = {0};
+  for (std::size_t i = 1; i < qo.size(); ++i) {
+    const std::int64_t rows = std::int64_t{qo[i]} - qo[i - 1];
+    if (rows > 1 && in.flag()) {
+      out.push_back(qo[i - 1] + 1 + in.below(static_cast<std::int32_t>(std::min(rows - 1, kFew))));
+    }
+    out.push_back(qo[i]);
   }
   return out;
+}
+
+// Where each listed page begins, a few tokens apart at most; now and then anywhere.
+std::vector<std::int32_t> read_positions(Bytes& in, const plait::OwnedView& view,
+                                         std::int32_t page_size) {
+  std::vector<std::int32_t> out;
+  for (std::size_t list = 0; list + 1 < view.page_indptr.size(); ++list) {
+    const std::int64_t pages =
+        std::int64_t{view.page_indptr[list + 1]} - std::int64_t{view.page_indptr[list]};
+    std::int32_t position = in.wild(90);
+    for (std::int64_t i = 0; i < std::min(pages, kFew); ++i) {
+      out.push_back(position);
+      position = wrap(position, page_size * (1 + in.below(2)));
+    }
+  }
+  return out;
+}
+
+plait::OwnedView read_view(Bytes& in, const AttentionSpec& spec,
+                           const std::vector<std::int32_t>& qo) {
+  plait::OwnedView view;
+  view.row_indptr = read_rows(in, qo);
+  view.per_kv_head = in.below(8) == 7;
+  const auto blocks = static_cast<std::int32_t>(view.row_indptr.size()) - 1;
+  const std::int32_t heads = view.per_kv_head ? spec.num_kv_heads : 1;
+  // The lists of a block's heads have to be alike, if positions do not say otherwise.
+  const bool alike = heads > 1 && !in.flag();
+  const bool paged = spec.kv_kind == plait::KvKind::kPaged;
+  const std::vector<std::int32_t> ends =
+      read_indptr(in, alike ? blocks : blocks * heads, paged ? 6 : 90);
+  for (std::size_t list = 0; list + 1 < ends.size(); ++list) {
+    const bool empty = ends[list] == ends[list + 1];
+    const std::int32_t last = empty ? 0 : paged ? in.wild(spec.page_size, 1) : 0;
+    for (std::int32_t head = 0; head < (alike ? heads : 1); ++head) {
+      view.page_indptr.push_back(
+          wrap(view.page_indptr.back(), std::int64_t{ends[list + 1]} - std::int64_t{ends[list]}));
+      if (paged) view.last_page_len.push_back(last);
+    }
+  }
+  const std::int32_t positions = in.below(6);
+  if (positions == 5) view.positions = read_positions(in, view, spec.page_size);
+  view.positions_at_run = positions == 4;
+  return view;
+}
+
+plait::OwnedBatch read_batch(Bytes& in, const AttentionSpec& spec) {
+  plait::OwnedBatch batch;
+  batch.qo_indptr = read_indptr(in, in.below(7), 12);
+  batch.views.resize(static_cast<std::size_t>(1 + in.below(4)));
+  for (plait::OwnedView& view : batch.views) view = read_view(in, spec, batch.qo_indptr);
+  if (in.below(4) == 3) {
+    for (std::size_t i = 1; i < batch.qo_indptr.size(); ++i) batch.kv_len.push_back(in.wild(1024));
+  }
+  return batch;
 }
 
 void print(const char* name, const std::vector<std::int32_t>& values) {
@@ -103,24 +178,29 @@ void print(const char* name, const std::vector<std::int32_t>& values) {
   std::fprintf(stderr, "\n");
 }
 
-void describe(const AttentionSpec& spec, const plait::Policy& policy,
-              const plait::PlanTarget& target, const std::vector<std::int32_t>& qo,
-              const std::vector<OwnedView>& views) {
-  std::fprintf(stderr, "heads %d/%d, page size %d, ragged %d, mask %d, window %d\n",
-               spec.num_qo_heads, spec.num_kv_heads, spec.page_size,
-               spec.kv_kind == plait::KvKind::kRagged, static_cast<int>(spec.mask),
-               spec.window_left);
+void describe(const std::vector<AttentionSpec>& specs, const plait::Policy& policy,
+              const plait::PlanTarget& target, const plait::OwnedBatch& batch) {
+  for (const AttentionSpec& spec : specs) {
+    std::fprintf(stderr, "heads %d/%d, page size %d, ragged %d, mask %d, window %d\n",
+                 spec.num_qo_heads, spec.num_kv_heads, spec.page_size,
+                 spec.kv_kind == plait::KvKind::kRagged, static_cast<int>(spec.mask),
+                 spec.window_left);
+  }
   std::fprintf(stderr, "policy %d, chunk %d, balance %d, write through %d, tile per item %d\n",
                static_cast<int>(policy.kind), policy.kv_chunk, policy.balance,
                policy.allow_write_through, policy.tile_per_item);
-  std::fprintf(stderr, "workers %d, classes %d: %dx%d %dx%d\n", target.num_workers,
-               target.num_classes, target.classes[0].q_tile, target.classes[0].kv_tile,
-               target.classes[1].q_tile, target.classes[1].kv_tile);
-  print("qo_indptr", qo);
-  for (const OwnedView& view : views) {
-    print("row_indptr", view.rows);
-    print("page_indptr", view.pages);
-    print("last_page_len", view.last);
+  std::fprintf(stderr, "workers %d (shared %d), classes %d: %dx%d %dx%d %dx%d\n",
+               target.num_workers, target.shared_workers, target.num_classes,
+               target.classes[0].q_tile, target.classes[0].kv_tile, target.classes[1].q_tile,
+               target.classes[1].kv_tile, target.classes[2].q_tile, target.classes[2].kv_tile);
+  print("qo_indptr", batch.qo_indptr);
+  print("kv_len", batch.kv_len);
+  for (const plait::OwnedView& view : batch.views) {
+    std::fprintf(stderr, "  view, per KV head %d, positions at run %d\n", view.per_kv_head,
+                 view.positions_at_run);
+    print("row_indptr", view.row_indptr);
+    print("page_indptr", view.page_indptr);
+    print("last_page_len", view.last_page_len);
     print("positions", view.positions);
   }
 }
@@ -133,57 +213,35 @@ void plan_and_verify(Bytes& in) {
   capacity.max_requests = 8;
   capacity.max_query_rows = 64;
   capacity.max_kv_tokens = 1024;
-  capacity.max_row_blocks = 24;
+  capacity.max_row_blocks = 48;
   capacity.max_views = 3;
   capacity.min_kv_chunk = policy.kv_chunk;
-  plait::Planner planner(std::span(&spec, 1), capacity, policy, std::span(&target, 1));
+  capacity.allow_split = in.below(8) != 7;
+  // Layers with a window and layers without.
+  std::vector<AttentionSpec> specs = {spec};
+  if (in.below(4) == 3) {
+    specs.push_back(spec);
+    specs.back().window_left = in.flag() ? in.below(70) : -1;
+  }
+  const std::vector<plait::PlanTarget> targets(specs.size(), target);
+  plait::Planner planner(specs, capacity, policy, targets);
 
+  std::vector<std::int32_t> previous;
   for (int step = 0; step < 2; ++step) {
-    const std::int32_t requests = in.below(7);
-    const std::vector<std::int32_t> qo = read_indptr(in, requests, 12);
-    std::vector<OwnedView> owned(static_cast<std::size_t>(1 + in.below(2)));
-    std::vector<View> views;
-    for (OwnedView& own : owned) {
-      const bool shared = &own != &owned.back() && in.flag();
-      own.rows = shared ? std::vector<std::int32_t>{0, qo.back()} : qo;
-      const auto blocks = static_cast<std::int32_t>(own.rows.size()) - 1;
-      View view;
-      view.per_kv_head = in.below(8) == 7;
-      const std::int32_t lists = blocks * (view.per_kv_head ? spec.num_kv_heads : 1);
-      const bool paged = spec.kv_kind == plait::KvKind::kPaged;
-      own.pages = read_indptr(in, lists, paged ? 6 : 90);
-      if (paged) {
-        for (std::size_t i = 0; i + 1 < own.pages.size(); ++i) {
-          const bool empty = own.pages[i] == own.pages[i + 1];
-          own.last.push_back(empty ? 0 : in.wild(spec.page_size, 1));
-        }
-        // With outer views the positions would have to begin where those end.
-        if (owned.size() == 1 && in.below(6) == 5) {
-          std::int32_t position = 0;
-          for (std::int32_t i = 0; i < std::clamp(own.pages.back(), 0, 500); ++i) {
-            own.positions.push_back(position);
-            position += spec.page_size * (1 + in.below(2));
-          }
-        }
-      }
-      view.row_indptr = own.rows;
-      view.page_indptr = own.pages;
-      view.last_page_len = own.last;
-      view.positions = own.positions;
-      views.push_back(view);
-    }
-    Batch batch;
-    batch.qo_indptr = qo;
-    batch.views = views;
+    plait::OwnedBatch owned = read_batch(in, spec);
+    const Batch& batch = owned.get();
     try {
       const plait::Plan& plan = planner.plan(std::span(&batch, 1));
-      verify_plan(std::span(&spec, 1), std::span(&batch, 1), plan, planner.bounds());
+      verify_plan(specs, std::span(&batch, 1), plan, planner.bounds());
+      previous.assign(plan.words.begin(), plan.words.end());
     } catch (const plait::Error& error) {
       // A batch may be refused; a plan that breaks a rule of its own is a fault.
       if (error.code() == plait::ErrorCode::kInternal) {
-        describe(spec, policy, target, qo, owned);
+        describe(specs, policy, target, owned);
         throw;
       }
+      const std::span<const std::int32_t> kept = planner.current().words;
+      if (!std::equal(kept.begin(), kept.end(), previous.begin(), previous.end())) std::abort();
     }
   }
 }
@@ -191,7 +249,7 @@ void plan_and_verify(Bytes& in) {
 }  // namespace
 
 /// Any batch is either refused with an Error, or gives a plan that the independent verifier
-/// accepts; a refused one leaves the planner usable.
+/// accepts; a refused one leaves the planner usable, and the plan before as it was.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Bytes in(data, size);
   try {

@@ -231,6 +231,36 @@ OwnedBatch selected() {
   return batch;
 }
 
+TEST(Verify, CustomMasksCoverTheLastViewOnly) {
+  AttentionSpec spec = small_spec();
+  spec.mask = MaskKind::kCustom;
+  const PlanTarget target = two_classes();
+  Capacity capacity;
+  capacity.max_requests = 1;
+  capacity.max_query_rows = 2;
+  capacity.max_kv_tokens = 64;
+  capacity.max_views = 3;
+  Planner planner({&spec, 1}, capacity, {}, {&target, 1});
+  for (const bool at_run : {true, false}) {
+    // The mask's bits begin at position 4, where the second view ends; the first one goes beyond.
+    OwnedBatch owned;
+    owned.qo_indptr = {0, 2};
+    owned.kv_len = {24};
+    owned.views.resize(3);
+    for (OwnedView& view : owned.views) view.row_indptr = owned.qo_indptr;
+    owned.views[0].add_list(8, kPage);
+    owned.views[1].add_list(4, kPage);
+    owned.views[2].add_list(4, kPage);
+    owned.views[0].positions_at_run = at_run;
+    if (!at_run) owned.views[0].positions = {0, 16};
+    owned.views[1].positions = {0};
+    owned.views[2].positions = {4};
+    const Batch& batch = owned.get();
+    const Plan& plan = planner.plan({&batch, 1});
+    EXPECT_NO_THROW(verify_plan({&spec, 1}, {&batch, 1}, plan, planner.bounds())) << at_run;
+  }
+}
+
 TEST(Verify, RefusesAPlanOfWhichAWordIsChanged) {
   struct Count {
     int accepted = 0;
