@@ -16,8 +16,6 @@ namespace {
 
 constexpr std::int64_t kAlign = 64;
 
-int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 /// Below this much predicted work, in cost units, the caller is done alone before help pays: from
 /// threads that spin, and from threads that the system has to wake first, some 20 us.
 constexpr std::int64_t kWorthSharing = std::int64_t{5000} * kCostUnitsPerNs;

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "cpu/item.h"
@@ -18,8 +17,6 @@ using device::Run;
 using device::StateRef;
 
 namespace {
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// (o_a, lse_a) becomes the merge of partial results a and b, in the arithmetic that every path
 /// shares.

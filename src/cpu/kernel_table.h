@@ -72,6 +72,11 @@ inline constexpr int kStreamAhead = 32;
 /// Most rows of all heads of a stream step together.
 inline constexpr int kStreamRows = 64;
 
+/// Rows are padded to whole vectors.
+inline int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 struct KernelTable {
   const char* name;
   int lanes;            // f32 per vector

@@ -25,8 +25,6 @@ ListView list_view(const Tensor& t) {
   return {static_cast<const std::int32_t*>(t.data), t.rank > 0 ? t.strides[0] : 1};
 }
 
-int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 }  // namespace
 
 std::int32_t GroupView::request_of(std::int32_t q_row) const noexcept {
