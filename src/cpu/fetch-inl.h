@@ -31,9 +31,7 @@ inline constexpr int kPiece = 256;
 class Fetcher {
  public:
   Fetcher(const StreamStep& t, std::ptrdiff_t element_size)
-      : t_(t),
-        scattered_(is_scattered(t, element_size)),
-        num_spans_(scattered_ ? 0 : list_spans(t, element_size, spans_, kMaxSpans)) {}
+      : t_(t), element_size_(element_size), scattered_(is_scattered(t, element_size)) {}
 
   /// Whether rows are too short to be fetched by their place in a list: fetch_rows does it.
   bool scattered() const { return scattered_; }
@@ -77,15 +75,15 @@ class Fetcher {
   static constexpr int kDistances[5] = {20480, 16384, 12288, 8192, 4096};
   static constexpr std::ptrdiff_t kFarthest = kDistances[0] / kPiece + 1;
   static constexpr std::ptrdiff_t kCapacity = kFarthest + 1024;
-  // More spans than these, of caches with gaps between the heads, are not fetched.
-  static constexpr int kMaxSpans = 2048;
+  // More spans than these in a block, of caches with gaps between the heads, are not fetched.
+  static constexpr int kMaxSpans = 512;
 
   /// Replaces the pieces that are done by further ones.
   HWY_NOINLINE void refill() {
     const std::ptrdiff_t done = at_ / kPiece;
     end_ = std::copy(pieces_ + done, pieces_ + end_, pieces_) - pieces_;
     at_ -= done * kPiece;
-    for (; end_ < kCapacity && span_ < num_spans_; ++span_) {
+    while (end_ < kCapacity && (span_ < num_spans_ || list_block())) {
       Span& span = spans_[span_];
       const std::ptrdiff_t rest = (span.end - span.begin + kPiece - 1) / kPiece;
       const std::ptrdiff_t count = std::min(rest, kCapacity - end_);
@@ -93,10 +91,19 @@ class Fetcher {
       for (std::ptrdiff_t i = 0; i < count; ++i) pieces_[end_ + i] = begin + i * kPiece;
       end_ += count;
       span.begin += count * kPiece;
-      if (count < rest) break;
+      if (count == rest) ++span_;
     }
     std::fill(pieces_ + end_, pieces_ + kCapacity, idle());
     end_ = kCapacity;
+  }
+
+  /// Lists the next block. False if none is left.
+  bool list_block() {
+    if (scattered_ || listed_ >= t_.num_keys + t_.num_ahead) return false;
+    num_spans_ = list_spans(t_, element_size_, listed_, spans_, kMaxSpans);
+    span_ = 0;
+    listed_ += kStreamBlock;
+    return true;
   }
 
   /// Something in cache.
@@ -104,18 +111,17 @@ class Fetcher {
 
   /// Whether spans are too short to be fetched at the pace of a loop.
   static bool is_scattered(const StreamStep& t, std::ptrdiff_t element_size) {
-    StreamStep begin = t;
-    begin.num_keys = std::min(kStreamBlock, t.num_keys);
-    begin.num_ahead = 0;
     Span span{nullptr, nullptr};
-    list_spans(begin, element_size, &span, 1);
+    list_spans(t, element_size, 0, &span, 1);
     return t.num_keys > 1 && span.end - span.begin < 2 * t.dim_qk * element_size;
   }
 
   const StreamStep& t_;
+  std::ptrdiff_t element_size_;
   bool scattered_;
+  int listed_ = 0;  // keys of the blocks whose spans were listed
   Span spans_[kMaxSpans];
-  int num_spans_;
+  int num_spans_ = 0;
   int span_ = 0;
   const char* pieces_[kCapacity];
   std::ptrdiff_t end_ = 0;

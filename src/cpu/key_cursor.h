@@ -28,7 +28,7 @@ class KeyCursor {
   static constexpr int kTile = 64;
   /// Of items whose tiles are streamed, not widened into scratch: the longer, the less often
   /// fetching starts anew.
-  static constexpr int kStreamTile = 256;
+  static constexpr int kStreamTile = 1024;
   static constexpr int kAhead = kStreamAhead;
 
   /// Tiles have up to `most` keys. Canonical segments need kTile.

@@ -32,16 +32,18 @@ struct Pools {
     step.num_keys = keys;
   }
 
-  /// Every span as "k" or "v", offset and length.
+  /// Every span of all blocks as "k" or "v", offset and length.
   std::vector<std::string> spans() const {
     std::vector<std::string> all;
-    Span list[16];
-    const int count = list_spans(step, 1, list, 16);
-    for (const Span& span : std::span(list, static_cast<std::size_t>(count))) {
-      const bool values = span.begin >= v.data() && span.begin < v.data() + v.size();
-      const auto offset = span.begin - (values ? v : k).data();
-      all.push_back((values ? "v" : "k") + std::to_string(offset) + "+" +
-                    std::to_string(span.end - span.begin));
+    for (int begin = 0; begin < step.num_keys + step.num_ahead; begin += kStreamBlock) {
+      Span list[16];
+      const int count = list_spans(step, 1, begin, list, 16);
+      for (const Span& span : std::span(list, static_cast<std::size_t>(count))) {
+        const bool values = span.begin >= v.data() && span.begin < v.data() + v.size();
+        const auto offset = span.begin - (values ? v : k).data();
+        all.push_back((values ? "v" : "k") + std::to_string(offset) + "+" +
+                      std::to_string(span.end - span.begin));
+      }
     }
     return all;
   }
