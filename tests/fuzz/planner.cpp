@@ -217,6 +217,7 @@ void plan_and_verify(Bytes& in) {
   capacity.max_views = 3;
   capacity.min_kv_chunk = policy.kv_chunk;
   capacity.allow_split = in.below(8) != 7;
+  if (!capacity.allow_split) capacity.max_views = 1;
   // Layers with a window and layers without.
   std::vector<AttentionSpec> specs = {spec};
   if (in.below(4) == 3) {
