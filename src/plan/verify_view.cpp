@@ -148,8 +148,12 @@ bool BatchMeaning::sees_all(i64 record, i64 row, SlotRange range) const {
   const bool custom =
       spec_.mask == MaskKind::kCustom && l.view + 1 == static_cast<i64>(batch_.views.size());
   if (l.at_run) {
-    // Positions anywhere in [0, kv_len): the row must see all of these.
-    const i64 length = kv_len(request_of(row));
+    // Positions anywhere below the length of every request of the list: the row must see all.
+    i64 length = kv_len(request_of(row));
+    for (i64 r = request_of(l.row_begin); r <= request_of(l.row_end - 1); ++r) {
+      const auto next = static_cast<std::size_t>(r) + 1;
+      if (batch_.qo_indptr[next - 1] < batch_.qo_indptr[next]) length = std::min(length, kv_len(r));
+    }
     return !custom && row_sees(0, row) && row_sees(length - 1, row);
   }
   const SlotRange seen = visible(record, row);

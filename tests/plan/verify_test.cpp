@@ -261,6 +261,27 @@ TEST(Verify, CustomMasksCoverTheLastViewOnly) {
   }
 }
 
+TEST(Verify, PositionsAtRunLieWithinTheShortestRequestThatSeesThem) {
+  // Both rows see every key that both requests have, the second one not all that it has alone.
+  AttentionSpec spec = small_spec();
+  const PlanTarget target = two_classes();
+  Capacity capacity;
+  capacity.max_requests = 3;
+  capacity.max_query_rows = 8;
+  capacity.max_kv_tokens = 64;
+  Planner planner({&spec, 1}, capacity, {}, {&target, 1});
+  OwnedBatch owned;
+  owned.qo_indptr = {0, 1, 1, 4};
+  owned.kv_len = {10, 3, 40};
+  OwnedView& view = owned.views.emplace_back();
+  view.row_indptr = {0, 4};
+  view.add_list(7, kPage);
+  view.positions_at_run = true;
+  const Batch& batch = owned.get();
+  const Plan& plan = planner.plan({&batch, 1});
+  EXPECT_NO_THROW(verify_plan({&spec, 1}, {&batch, 1}, plan, planner.bounds()));
+}
+
 TEST(Verify, RefusesAPlanOfWhichAWordIsChanged) {
   struct Count {
     int accepted = 0;
