@@ -94,11 +94,44 @@ void against_read(const std::string& name, AttentionCase& problem, const Options
   report.add(row);
 }
 
+// Names of cases, which --filter asks for.
+
+constexpr KvLayout kDecodeLayouts[] = {KvLayout::kNhd, KvLayout::kHnd};
+constexpr DType kDecodeTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3};
+std::string decode_name(DType kv, KvLayout layout, const Options& options) {
+  return "decode 8x4096 32/8x128 page 16 " + std::string(to_string(kv)) + " " +
+         layout_name(layout) + " " + options.pages;
+}
+
+constexpr DType kPrefillTypes[] = {DType::kF32, DType::kBF16};
+constexpr const char* kPrefillCases[] = {" full", " causal", " causal/full time"};
+std::string prefill_name(DType kv) { return "prefill 2048 8/8x128 " + std::string(to_string(kv)); }
+bool wants_prefill(DType kv, const Report& report) {
+  return std::any_of(std::begin(kPrefillCases), std::end(kPrefillCases),
+                     [&](const char* which) { return report.wants(prefill_name(kv) + which); });
+}
+
+constexpr const char* kScalingName = "scaling skewed decode 16 requests bf16 nhd";
+
+/// Whether a case is wanted that reads a pool, on some number of threads.
+bool wants_pool(std::string_view group, const Options& options, const Report& report) {
+  if (group == "scaling") return report.wants(kScalingName);
+  if (group == "prefill") {
+    return std::any_of(std::begin(kPrefillTypes), std::end(kPrefillTypes),
+                       [&](DType kv) { return wants_prefill(kv, report); });
+  }
+  for (KvLayout layout : kDecodeLayouts) {
+    for (DType kv : kDecodeTypes) {
+      if (group == "decode" && report.wants(decode_name(kv, layout, options))) return true;
+    }
+  }
+  return false;
+}
+
 void bench_decode(const Options& options, const bench::CacheFlush& flush, Report& report) {
-  for (KvLayout layout : {KvLayout::kNhd, KvLayout::kHnd}) {
-    for (DType kv : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3}) {
-      const std::string name = "decode 8x4096 32/8x128 page 16 " + std::string(to_string(kv)) +
-                               " " + layout_name(layout) + " " + options.pages;
+  for (KvLayout layout : kDecodeLayouts) {
+    for (DType kv : kDecodeTypes) {
+      const std::string name = decode_name(kv, layout, options);
       if (!report.wants(name)) continue;
       CaseOptions c{options.threads, options.pages == "shuffled", {}};
       AttentionCase problem(decode_spec(kv, layout), std::vector<CaseRequest>(8, {1, 4096}), c);
@@ -115,12 +148,9 @@ void bench_prefill(const Options& options, const bench::CacheFlush& flush, Repor
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   };
   double full = 0.0;
-  for (DType kv : {DType::kF32, DType::kBF16}) {
-    const std::string name = "prefill 2048 8/8x128 " + std::string(to_string(kv));
-    if (!report.wants(name + " full") && !report.wants(name + " causal") &&
-        !report.wants(name + " causal/full time")) {
-      continue;
-    }
+  for (DType kv : kPrefillTypes) {
+    const std::string name = prefill_name(kv);
+    if (!wants_prefill(kv, report)) continue;
     for (MaskKind mask : {MaskKind::kNone, MaskKind::kCausal}) {
       AttentionSpec spec = decode_spec(kv, KvLayout::kNhd);
       spec.num_qo_heads = 8;
@@ -161,7 +191,7 @@ void bench_prefill(const Options& options, const bench::CacheFlush& flush, Repor
 
 /// How far two threads speed up a skewed decode batch, against what they do for a plain read.
 void bench_scaling(const Options& options, const bench::CacheFlush& flush, Report& report) {
-  const std::string name = "scaling skewed decode 16 requests bf16 nhd";
+  const std::string name = kScalingName;
   if (!report.wants(name)) return;
   const std::vector<CaseRequest> requests = bench::skewed_requests(16, 1);
   const AttentionSpec spec = decode_spec(DType::kBF16, KvLayout::kNhd);
@@ -248,14 +278,16 @@ void run_on_cpu(const CLI::App& app, Options options, Report& report) {
     bench::calibrate(options.repetitions, report);
     return;
   }
-  const auto wanted = [&](const char* group) {
+  const auto wanted = [&](std::string_view group) {
     return options.groups.empty() ||
            std::find(options.groups.begin(), options.groups.end(), group) != options.groups.end();
   };
-  if (!wanted("decode") && !wanted("prefill") && !wanted("scaling")) {
+  if (std::none_of(kGroups.begin(), kGroups.end(), [&](std::string_view group) {
+        return wanted(group) && wants_pool(group, options, report);
+      })) {
     for (const char* option : {"--pages", "--threads"}) {
       if (app.count(option) > 0)
-        refuse_given(option, "a group beside plan, which has no use for it");
+        refuse_given(option, "a case beside plan, which has no use for it");
     }
   }
   const bench::CacheFlush flush;
