@@ -110,20 +110,38 @@ i32 ViewPass::place_rows(i64 b, i64& request) const {
   return 0;
 }
 
+i64 ViewPass::list_apart(i64 b) const {
+  const i64 begin = b * lists;
+  const i32 first = list_end(records[begin], begin);
+  for (i64 list = begin + 1; list < begin + lists; ++list) {
+    if (list_end(records[list], list) != first) return list;
+  }
+  return -1;
+}
+
 /// The lists of a row block's heads end together, unless positions and kv_len say where.
 void ViewPass::check_heads(i64 b) const {
   const bool may_differ =
       view.positions_at_run || (!view.positions.empty() && !batch.kv_len.empty());
   if (may_differ) return;
+  const i64 list = list_apart(b);
+  if (list < 0) return;
   const i64 begin = b * lists;
-  const i32 first = list_end(records[begin], begin);
-  for (i64 list = begin + 1; list < begin + lists; ++list) {
-    const i32 end = list_end(records[list], list);
-    if (end == first) continue;
-    refuse(at(name(index, "page_indptr"), list + 1), end,
-           "the KV length of head 0 of its row block, " + std::to_string(first) +
-               " (heads agree unless positions and kv_len are given)");
-  }
+  refuse(at(name(index, "page_indptr"), list + 1), list_end(records[list], list),
+         "the KV length of head 0 of its row block, " +
+             std::to_string(list_end(records[begin], begin)) +
+             " (heads agree unless positions and kv_len are given)");
+}
+
+/// Keys without positions start where those of the outer view end, which is one place.
+void ViewPass::check_start(const ViewPass& outer, i64 parent, i64 b) const {
+  if (outer.lists == 1 || !view.positions.empty() || view.positions_at_run) return;
+  const auto block = static_cast<std::size_t>(b);
+  const bool reads = view.row_indptr[block] != view.row_indptr[block + 1] &&
+                     view.page_indptr[block * static_cast<std::size_t>(lists)] !=
+                         view.page_indptr[(block + 1) * static_cast<std::size_t>(lists)];
+  if (!reads || outer.list_apart(parent) < 0) return;
+  refuse(name(index, "positions") + " (length)", 0, "positions after a view whose heads end apart");
 }
 
 void ViewPass::resolve(const ViewPass* outer, bool* spans, i32* parents) const {
@@ -159,6 +177,7 @@ void ViewPass::resolve(const ViewPass* outer, bool* spans, i32* parents) const {
     if (outer != nullptr && outer->num_blocks > 0) {
       parent = parent_of(outer->view, parent, b, num_blocks, row_begin, row_end, index);
       const i64 list = parent * outer->lists;
+      check_start(*outer, parent, b);
       const RowBlock& o = outer->records[list];
       base = outer->list_end(o, list);
       segment_base = o.segment_base + o.num_slots;

@@ -47,7 +47,10 @@ struct ViewPass {
                        std::int32_t last) const;
   [[noreturn]] void refuse_last_page(std::int64_t list) const;
   std::int32_t place_rows(std::int64_t b, std::int64_t& request) const;
+  /// The first list of row block `b` that ends elsewhere than head 0's; -1 if none does.
+  std::int64_t list_apart(std::int64_t b) const;
   void check_heads(std::int64_t b) const;
+  void check_start(const ViewPass& outer, std::int64_t parent, std::int64_t b) const;
 };
 
 }  // namespace plait::batch

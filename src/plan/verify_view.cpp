@@ -42,7 +42,9 @@ BatchMeaning::BatchMeaning(const AttentionSpec& spec, const Batch& batch)
                        row_request_[static_cast<std::size_t>(list.row_end) - 1];
         }
         if (v > 0 && list.row_begin < list.row_end) {
-          const i64 outer = list_of(v - 1, list.row_begin, h);
+          // Heads of the outer view end apart only where nothing follows them: head 0 stands for
+          // all.
+          const i64 outer = list_of(v - 1, list.row_begin, list.slots == 0 ? 0 : h);
           list.base = list_end(lists_[static_cast<std::size_t>(outer)]);
           list.segment_base = lists_[static_cast<std::size_t>(outer)].segment_base +
                               lists_[static_cast<std::size_t>(outer)].slots;

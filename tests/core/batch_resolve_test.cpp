@@ -105,6 +105,36 @@ TEST(BatchResolve, NoMoreKeysThanTheLengthWherePositionsAreKnownAtRunTimeOnly) {
   EXPECT_EQ(refused(spec, batch), "");
 }
 
+TEST(BatchResolve, KeysWithoutPositionsStartWhereAllHeadsOfTheOuterViewEnd) {
+  OwnedBatch batch;
+  batch.qo_indptr = {0, 1};
+  batch.kv_len = {30};
+  batch.views.resize(2);
+  for (OwnedView& view : batch.views) view.row_indptr = batch.qo_indptr;
+  OwnedView& heads = batch.views[0];
+  heads.per_kv_head = true;
+  heads.add_list(4, 4);
+  heads.add_list(4, 4);
+  OwnedView& last = batch.views[1];
+  last.add_list(3, 4);
+  const AttentionSpec spec = paged_spec(MaskKind::kNone);
+  for (const bool per_kv_head : {false, true}) {
+    if (per_kv_head) last.add_list(3, 4);
+    last.per_kv_head = per_kv_head;
+    last.positions = {};
+    heads.positions = {8, 8};
+    EXPECT_EQ(refused(spec, batch), "");
+    heads.positions = {8, 12};
+    EXPECT_EQ(refused(spec, batch), "views[1].positions (length)");
+    last.positions.assign(per_kv_head ? 2 : 1, 20);
+    EXPECT_EQ(refused(spec, batch), "");
+  }
+  last = OwnedView{};  // what lists nothing starts nowhere
+  last.row_indptr = batch.qo_indptr;
+  last.add_list(0, 4);
+  EXPECT_EQ(refused(spec, batch), "");
+}
+
 TEST(BatchResolve, EmptyRowBlocksDoNotMoveTheMaskOfLaterRequests) {
   // Requests of 2 rows each behind a shared view; the last view has an empty block between them.
   OwnedBatch batch;
