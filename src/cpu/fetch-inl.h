@@ -33,7 +33,7 @@ class Fetcher {
   Fetcher(const StreamStep& t, std::ptrdiff_t element_size)
       : t_(t), element_size_(element_size), scattered_(is_scattered(t, element_size)) {}
 
-  /// Whether rows are too short to be fetched by their place in a list: fetch_rows does it.
+  /// Whether rows cannot be fetched by their place in a list: fetch_rows does it.
   bool scattered() const { return scattered_; }
 
   /// For a loop that consumes the next `bytes`: a place in the list, at which it calls `fetch` for
@@ -73,7 +73,10 @@ class Fetcher {
   // A processor that finds all its miss buffers taken drops a prefetch. So each line is asked for
   // again and again as it comes nearer, which costs little if it is there.
   static constexpr int kDistances[5] = {20480, 16384, 12288, 8192, 4096};
-  static constexpr std::ptrdiff_t kFarthest = kDistances[0] / kPiece + 1;
+  // A loop fetches at whole steps of a few keys and columns. Of fewer than those it consumes less
+  // than it fetches, by less than this many pieces.
+  static constexpr std::ptrdiff_t kSurplus = 64;
+  static constexpr std::ptrdiff_t kFarthest = kDistances[0] / kPiece + kSurplus;
   static constexpr std::ptrdiff_t kCapacity = kFarthest + 1024;
   // More spans than these in a block, of caches with gaps between the heads, are not fetched.
   static constexpr int kMaxSpans = 512;
@@ -109,11 +112,14 @@ class Fetcher {
   /// Something in cache.
   const char* idle() const { return reinterpret_cast<const char*>(t_.q); }
 
-  /// Whether spans are too short to be fetched at the pace of a loop.
+  /// Whether spans are too short to be fetched at the pace of a loop, or end amid a piece so often
+  /// that the list, which is consumed by the byte, would fall behind.
   static bool is_scattered(const StreamStep& t, std::ptrdiff_t element_size) {
     Span span{nullptr, nullptr};
     list_spans(t, element_size, 0, &span, 1);
-    return t.num_keys > 1 && span.end - span.begin < 2 * t.dim_qk * element_size;
+    const std::ptrdiff_t bytes = span.end - span.begin;
+    const std::ptrdiff_t surplus = (kPiece - bytes % kPiece) % kPiece;
+    return t.num_keys > 1 && (bytes < 2 * t.dim_qk * element_size || surplus > bytes / 32);
   }
 
   const StreamStep& t_;
@@ -123,9 +129,9 @@ class Fetcher {
   Span spans_[kMaxSpans];
   int num_spans_ = 0;
   int span_ = 0;
-  const char* pieces_[kCapacity];
   std::ptrdiff_t end_ = 0;
-  std::ptrdiff_t at_ = 0;  // bytes from the first of the pieces
+  std::ptrdiff_t at_ = 0;          // bytes from the first of the pieces
+  const char* pieces_[kCapacity];  // last, so that a sanitizer sees what reads beyond
 };
 
 }  // namespace plait::cpu::HWY_NAMESPACE
