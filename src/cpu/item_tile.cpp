@@ -11,6 +11,10 @@ namespace plait::cpu {
 
 using device::RowBlock;
 
+// A stream step has as many rows as an item and its scratch for the weights of a block.
+static_assert(kQueryTile <= kStreamRows && kStreamBlock <= kKvTile);
+static_assert(KeyCursor::kTile <= kKvTile);
+
 /// Keys that every row sees, for `heads` heads from kv_head_ on, whose rows lie one after another.
 void ItemRunner::stream_tile(const Layer& layer, const KeyTile& tile, int heads) {
   float scale[kQueryTile];
