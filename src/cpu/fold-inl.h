@@ -149,23 +149,31 @@ HWY_NOINLINE void fold_block(const StreamStep& t, int begin, int count, int unit
   const std::ptrdiff_t row_bytes =
       dim * static_cast<std::ptrdiff_t>(sizeof(typename Load::Element));
   const int rows = kRows > 0 ? kRows : t.num_rows;
+  const int heads = t.num_heads;
+  const std::ptrdiff_t s_ld = t.s_ld;
+  const std::ptrdiff_t o_ld = t.o_ld;
+  const std::ptrdiff_t head_stride = t.v_head_stride;
   const bool scattered = fetcher.scattered();
-  Fold f;
-  f.s_ld = t.s_ld;
-  f.o_ld = t.o_ld;
   for (int first = 0; first < count; first += unit) {
-    f.v_rows = t.v_rows + begin + first;
-    f.count = std::min(unit, count - first);
-    for (int head = 0; head < t.num_heads; ++head) {
-      f.offset = head * t.v_head_stride;
-      if (scattered) fetcher.fetch_rows(t.v_rows, begin + first, f.count, f.offset, row_bytes);
-      const char* const* place = fetcher.take(f.count * row_bytes);
-      const float* weights = t.s + first * t.s_ld + head * rows;
+    const void* const* v_rows = t.v_rows + begin + first;
+    const int keys = std::min(unit, count - first);
+    const float* weights = t.s + first * s_ld;
+    const float* head_alpha = first == 0 ? alpha : nullptr;
+    float* o = t.o;
+    std::ptrdiff_t offset = 0;
+    for (int head = 0; head < heads; ++head) {
+      if (scattered) fetcher.fetch_rows(t.v_rows, begin + first, keys, offset, row_bytes);
+      const char* const* place = fetcher.take(keys * row_bytes);
       for_row_blocks<kRows>(rows, [&]<int R, bool kFetch>(int row) HWY_ATTR {
-        f.weights = weights + row;
-        f.alpha = first == 0 ? alpha + head * rows + row : nullptr;
-        fold_rows<Load, R, kFetch, (kRows > 0)>(f, t.o + (head * rows + row) * f.o_ld, dim, place);
+        const Fold f{weights + row, s_ld, head_alpha == nullptr ? nullptr : head_alpha + row,
+                     v_rows,        keys, offset,
+                     o_ld};
+        fold_rows<Load, R, kFetch, (kRows > 0)>(f, o + row * o_ld, dim, place);
       });
+      weights += rows;
+      if (head_alpha != nullptr) head_alpha += rows;
+      o += rows * o_ld;
+      offset += head_stride;
     }
   }
 }

@@ -167,19 +167,23 @@ HWY_NOINLINE void score_block(const StreamStep& t, const typename Keys::Query* q
     for (int head = 0; head < t.num_heads; ++head) {
       const std::ptrdiff_t offset = head * t.k_head_stride;
       const auto* q = queries + head * rows * q_ld;
+      const float scale = t.scale[head];
       float* s = t.s + first * s_ld + head * rows;
       const char* const* place = fetcher.take(keys * row_bytes);
       for (int key = 0; key < keys; key += kUnit, s += kUnit * s_ld) {
         if (scattered) fetcher.fetch_rows(t.k_rows, begin + first + key, kUnit, offset, row_bytes);
-        // Short of four, the last key stands in; its copies are scored into the scratch beyond.
         const Element* k[kUnit];
+        if (key + kUnit <= keys) {
 #pragma GCC unroll 4
-        for (int i = 0; i < kUnit; ++i) {
-          k[i] = row_of<Keys>(k_rows[std::min(key + i, keys - 1)], offset);
+          for (int i = 0; i < kUnit; ++i) k[i] = row_of<Keys>(k_rows[key + i], offset);
+        } else {
+          // The last key stands in; its copies are scored into the scratch beyond.
+          for (int i = 0; i < kUnit; ++i) {
+            k[i] = row_of<Keys>(k_rows[std::min(key + i, keys - 1)], offset);
+          }
         }
         for_row_blocks<kRows>(rows, [&]<int R, bool kFetch>(int row) HWY_ATTR {
-          score_keys<Keys, R, kFetch>(q + row * q_ld, q_ld, k, dim, t.scale[head], s + row, s_ld,
-                                      place);
+          score_keys<Keys, R, kFetch>(q + row * q_ld, q_ld, k, dim, scale, s + row, s_ld, place);
         });
       }
     }
