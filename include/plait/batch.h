@@ -25,11 +25,11 @@ struct View {
                                                 // empty span for ragged
   /// Logical position of the first token of each listed page, strictly increasing without overlap
   /// within a list. Empty: pages are consecutive, and start where the outer views of the same
-  /// rows end.
+  /// rows end; those must end alike for all KV heads.
   std::span<const std::int32_t> positions;  // [page_indptr.back()]
   /// The positions are known on the device only (RunArgs::positions): no tile is skipped by
   /// position, and Batch::kv_len must be given. Every listed page lies within the kv_len of its
-  /// requests; checked mode refuses others.
+  /// requests, so no more keys are listed than that; checked mode refuses other positions.
   bool positions_at_run = false;
   bool per_kv_head = false;
 };
