@@ -168,7 +168,7 @@ void bench_prefill(const Options& options, const bench::CacheFlush& flush, Repor
       row.gigabytes_per_second = problem.kv_bytes() / sample.median() / 1e9;
       row.teraflops = problem.flops() / sample.median() / 1e12;
       if (bench::Sgemm::available()) {
-        row.bound_name = "OpenBLAS sgemm TFLOP/s";
+        row.bound_name = "OpenBLAS sgemm (" + bench::Sgemm::core() + ") TFLOP/s";
         row.bound = bench::Sgemm::kFlops / bound.median() / 1e12;
         row.ratio = row.teraflops / row.bound;
       }

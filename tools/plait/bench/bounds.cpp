@@ -85,6 +85,7 @@ __attribute__((constructor(101))) void start_openblas_with_one_thread() {
 
 #if PLAIT_HAVE_OPENBLAS
 bool Sgemm::available() noexcept { return true; }
+std::string Sgemm::core() { return openblas_get_corename(); }
 
 Sgemm::Sgemm(int threads) {
   const std::size_t bytes = std::size_t{kSize} * kSize * sizeof(float);
@@ -103,6 +104,7 @@ void Sgemm::operator()() const {
 }
 #else
 bool Sgemm::available() noexcept { return false; }
+std::string Sgemm::core() { return {}; }
 Sgemm::Sgemm(int) {}
 void Sgemm::operator()() const {}
 #endif

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "cpu/thread_pool.h"
 
@@ -46,6 +47,9 @@ class Sgemm {
   explicit Sgemm(int threads);
   /// False in a build without OpenBLAS.
   static bool available() noexcept;
+  /// For which processor OpenBLAS runs its kernels: the one at hand, unless OPENBLAS_CORETYPE names
+  /// another, which makes a weak bound. Empty without OpenBLAS.
+  static std::string core();
   void operator()() const;
   static constexpr double kFlops = 2.0 * kSize * kSize * kSize;
 
