@@ -37,6 +37,8 @@ HWY_INLINE void softmax_block(const StreamStep& t, int count, float* alpha) {
   softmax_tile(step);
 }
 
+/// A step, block by block. kRows as in for_row_blocks; unless it is 0, dims are whole vectors, as
+/// score_block and fold_block take them.
 template <class Keys, class Load, int kRows>
 void stream_blocks(const StreamStep& t, const typename Keys::Query* queries, std::ptrdiff_t q_ld) {
   constexpr int kSize = sizeof(typename Load::Element);
