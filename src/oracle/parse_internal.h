@@ -25,6 +25,9 @@ class TensorResolver {
   HostTensor resolve(const Node& node, DType dtype, const Ints& expected,
                      const HostTensor* base = nullptr, std::string_view base_name = {});
 
+  /// Whether anything was a tensor of the file.
+  bool used_file() const noexcept { return !converted_.empty(); }
+
  private:
   HostTensor named(const Node& node, DType dtype, const Ints& expected);
   std::shared_ptr<Buffer> convert(const std::string& name, const SafetensorsEntry& entry,

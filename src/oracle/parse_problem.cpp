@@ -145,6 +145,7 @@ Problem problem_from_json(const Json& document, const Safetensors* tensors) {
   problem.q = resolver.resolve(root.get("q"), problem.q_dtype,
                                {problem.total_q(), problem.num_qo_heads, problem.head_dim_qk});
   parse_kv(root.get("kv"), resolver, problem);
+  problem.names_tensors = resolver.used_file();
   if (root.has("mask")) parse_mask(root.get("mask"), problem);
 
   problem.sm_scale = 1.0 / std::sqrt(static_cast<double>(problem.head_dim_qk));

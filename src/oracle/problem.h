@@ -108,6 +108,8 @@ struct Problem {
   bool return_lse = false;
   bool state = false;
 
+  bool names_tensors = false;  // some operand is a tensor of a file
+
   std::int64_t num_requests() const noexcept {
     return static_cast<std::int64_t>(qo_indptr.size()) - 1;
   }

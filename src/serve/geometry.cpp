@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 
 #include "core/text.h"
 #include "plait/error.h"
@@ -66,13 +65,27 @@ Geometry from_row(const Row& row) {
               std::move(expected));
 }
 
+/// Whether all of `text` is a number, which then is *value.
+template <typename T>
+bool is_number(std::string_view text, T* value) {
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, *value);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
 template <typename T>
 T number(std::string_view key, std::string_view text, T low, T high) {
   T value{};
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, value);
-  if (result.ec != std::errc() || result.ptr != end || !(value >= low && value <= high)) {
+  if (!is_number(text, &value) || !(value >= low && value <= high)) {
     refuse(key, text, fmt::format("a number in {}..{}", low, high));
+  }
+  return value;
+}
+
+double positive_number(std::string_view key, std::string_view text) {
+  double value = 0;
+  if (!is_number(text, &value) || !(value > 0) || std::isinf(value)) {
+    refuse(key, text, "a positive number");
   }
   return value;
 }
@@ -114,7 +127,7 @@ Geometry parse_explicit(std::string_view text) {
       row.soft_cap = number(key, value, 0.0, 1e6);
       given_cap = row.soft_cap;
     } else if (key == "theta") {
-      row.rope_theta = number(key, value, 0.0, std::numeric_limits<double>::max());
+      row.rope_theta = positive_number(key, value);
       given_theta = row.rope_theta;
     } else {
       refuse("key", item, "layers, q, kv, dim, window, window-layers, cap or theta");

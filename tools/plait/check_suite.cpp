@@ -15,6 +15,7 @@
 #include "oracle/parse_problem.h"
 #include "plait/error.h"
 #include "plait/failure.h"
+#include "plait/problem_argument.h"
 #include "plait/standard_streams.h"
 #include "plait/verb.h"
 
@@ -246,6 +247,7 @@ void Suite::random_worker() {
 void Suite::problem(const std::string& name, const Json& document,
                     const oracle::Safetensors* tensors) {
   const oracle::Problem parsed = oracle::problem_from_json(document, tensors);
+  if (tensors != nullptr) require_use(options_.tensors, parsed);
   const check::CheckReport report = check::check_problem(parsed, options_.run, options_.seed);
   const bool shrink = report.outcome == check::Outcome::kFailed && tensors == nullptr;
   const Json smallest =

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +11,6 @@
 #include "check/run_problem.h"
 #include "core/file.h"
 #include "core/text.h"
-#include "oracle/parse_problem.h"
 #include "oracle/safetensors.h"
 #include "plait/engine_options.h"
 #include "plait/error.h"
@@ -62,11 +60,7 @@ void name_inputs(const Job& job, const std::string& where, Paths& paths) {
 // nothing over a file of `paths`, which gets to know the output.
 ordered_json evaluate(const Job& job, const check::RunOptions& options, Paths& paths) {
   paths.output("out", job.out);
-  const std::string text = problem_text(job.problem);
-  std::optional<oracle::Safetensors> tensors;
-  if (!job.tensors.empty()) tensors = oracle::Safetensors::read(job.tensors, "tensors");
-  const oracle::Problem problem =
-      oracle::parse_problem(text, tensors.has_value() ? &*tensors : nullptr);
+  const oracle::Problem problem = read_problem(job.problem, job.tensors);
   const check::RunResult result = check::run_problem(problem, options);
   if (!job.out.empty()) {
     std::vector<oracle::NamedTensor> outputs{{"o", &result.o}};

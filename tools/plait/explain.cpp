@@ -18,8 +18,6 @@
 #include "core/file.h"
 #include "core/text.h"
 #include "engine/attention_impl.h"
-#include "oracle/parse_problem.h"
-#include "oracle/safetensors.h"
 #include "plait/engine_options.h"
 #include "plait/error.h"
 #include "plait/explain_draw.h"
@@ -92,10 +90,7 @@ void apply_policy(const Request& request, Policy& policy) {
 std::unique_ptr<Subject> make_subject(const Request& request) {
   auto subject = std::make_unique<Subject>();
   if (!request.problem.empty()) {
-    const std::string text = problem_text(request.problem);
-    std::optional<oracle::Safetensors> tensors;
-    if (!request.tensors.empty()) tensors = oracle::Safetensors::read(request.tensors, "tensors");
-    subject->problem = oracle::parse_problem(text, tensors.has_value() ? &*tensors : nullptr);
+    subject->problem = read_problem(request.problem, request.tensors);
     subject->operands.emplace(*subject->problem);
     subject->title = is_problem_text(request.problem)
                          ? "problem"
