@@ -8,9 +8,9 @@
 
 namespace plait {
 
-/// The CUDA families on `options.device`, best first. Throws Error{kBackend} if there is no driver
-/// or no compiler and no cache to do without, Error{kInvalidArgument} for a device that is not
-/// there.
+/// The CUDA families on `options.device`, best first. Throws Error{kBackend} if there is no driver,
+/// Error{kInvalidArgument} for a device that is not there. Without a compiler they do with what the
+/// disk cache holds.
 std::vector<std::unique_ptr<Backend>> make_cuda_backends(const EngineOptions& options);
 
 std::unique_ptr<Operations> make_cuda_operations(const EngineOptions& options);

@@ -249,9 +249,17 @@ std::vector<Job> make_jobs(const std::vector<KernelKey>& keys, const std::vector
                            const SourceSet& sources) {
   std::vector<Job> jobs;
   for (const Arch arch : archs) {
+    std::size_t left_out = 0;
     for (const KernelKey& key : keys) {
-      if (!cuda::family_serves(key.family, arch)) continue;
-      jobs.push_back({key, arch, make_compile_unit(key, arch, {}, sources), {}, {}, false, 0});
+      if (cuda::family_serves(key.family, arch)) {
+        jobs.push_back({key, arch, make_compile_unit(key, arch, {}, sources), {}, {}, false, 0});
+      } else {
+        ++left_out;
+      }
+    }
+    if (left_out > 0) {
+      std::printf("%s: without %zu of the %zu keys, whose family has no kernels for it\n",
+                  to_string(arch).c_str(), left_out, keys.size());
     }
   }
   return jobs;
@@ -323,9 +331,15 @@ int run(const std::vector<std::string>& args) {
     return 0;
   }
   const Nvrtc& nvrtc = Nvrtc::get();
-  std::vector<Job> jobs = make_jobs(keys, requested_archs(options, nvrtc), sources);
-  if (jobs.empty())
+  const std::vector<Arch> archs = requested_archs(options, nvrtc);
+  if (std::none_of(archs.begin(), archs.end(), [&](const Arch arch) {
+        return std::any_of(keys.begin(), keys.end(), [arch](const KernelKey& key) {
+          return cuda::family_serves(key.family, arch);
+        });
+      })) {
     refuse("--arch", options.arch, "an architecture that a kernel of the set is for");
+  }
+  std::vector<Job> jobs = make_jobs(keys, archs, sources);
   return run_jobs(options, jobs, sources, nvrtc);
 }
 

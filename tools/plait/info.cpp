@@ -31,9 +31,11 @@ void print_line(const std::string& name, const std::string& value) {
 
 std::string mebibytes(std::int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-void print_families(const cuda::DeviceFacts& facts) {
+/// A line for each family; `decline` says why one is off.
+template <typename Decline>
+void print_families(const Decline& decline) {
   for (const cuda::FamilyHooks* family : cuda::kernel_families()) {
-    const std::string reason = family->decline_device(facts);
+    const std::string reason = decline(*family);
     print_line("  " + std::string(family->name()), reason.empty() ? "on" : "off: " + reason);
   }
 }
@@ -48,15 +50,22 @@ void print_device(const cuda::Driver& driver, int ordinal, const cuda::Nvrtc* nv
   print_line("", std::to_string(facts.shared_bytes_per_sm) + " bytes of shared memory per SM, " +
                      std::to_string(facts.shared_bytes_per_block) + " per block, " +
                      std::to_string(facts.registers_per_sm) + " registers per SM");
+  std::string no_kernels;
   if (nvrtc != nullptr) {
     try {
       print_line("  kernels", to_string(cuda::arch_for_device(facts.compute_capability,
                                                               nvrtc->architectures())));
     } catch (const Error& error) {
-      print_line("  kernels", std::string("none: ") + error.what());
+      no_kernels = error.what();
+      print_line("  kernels", "none: " + no_kernels);
     }
+  } else {
+    print_line("  kernels", "those of the kernel cache alone: no libnvrtc");
   }
-  print_families(facts);
+  print_families([&](const cuda::FamilyHooks& family) {
+    const std::string reason = family.decline_device(facts);
+    return reason.empty() && !no_kernels.empty() ? "no kernels" : reason;
+  });
 }
 
 void print_cuda() {
@@ -85,7 +94,11 @@ void print_cuda() {
   print_line("kernel cache", cache.directory() + state);
   const std::string sources = environment("PLAIT_KERNEL_DIR");
   print_line("kernel source", sources.empty() ? "embedded" : sources + " (PLAIT_KERNEL_DIR)");
-  if (driver == nullptr) return;
+  if (driver == nullptr) {
+    print_line("cuda", "off: no libcuda");
+    print_families([](const cuda::FamilyHooks&) { return std::string("no libcuda"); });
+    return;
+  }
   for (int device = 0; device < driver->device_count(); ++device) {
     print_device(*driver, device, nvrtc);
   }

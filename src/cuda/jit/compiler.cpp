@@ -136,6 +136,12 @@ CompiledKernel compile(const Nvrtc& nvrtc, const CompileUnit& unit) {
     const auto says = [&](const char* text) { return log.find(text) != std::string::npos; };
     if (says(PLAIT_VARIANT_DECLARES_SUM)) refuse_reduction(Reduction::kSum);
     if (says(PLAIT_VARIANT_DECLARES_SOFTMAX)) refuse_reduction(Reduction::kSoftmax);
+    if (!unit.variant.empty()) {
+      // Without a variant the kernel compiles.
+      throw Error(ErrorCode::kCompile, "variant.source",
+                  "a source that NVRTC " + to_string(nvrtc.version()) + " refuses",
+                  "one that compiles; the log:\n" + log);
+    }
     throw Error(ErrorCode::kCompile, unit.symbol,
                 std::string(nvrtc.get_error_string(result)) + "\n" + log,
                 "a source that NVRTC " + to_string(nvrtc.version()) + " compiles");

@@ -60,8 +60,6 @@ void add_flags(const KernelKey& key, std::string* text) {
       {"KvScale", (key.variant & kVariantKvScale) != 0},
       {"State", (key.mode & kModeState) != 0},
       {"Measured", (key.mode & kModeMeasured) != 0},
-      {"Checked", (key.mode & kModeChecked) != 0},
-      {"Partial", (key.mode & kModePartial) != 0},
       {"Canonical", (key.mode & kModeCanonical) != 0},
   };
   for (const FlagConstant& flag : flags) {

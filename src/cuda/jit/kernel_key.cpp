@@ -30,10 +30,9 @@ constexpr std::array kVariantNames = {FlagName{kVariantSoftCap, "softcap"},
                                       FlagName{kVariantRopeInterleaved, "ropeinterleaved"},
                                       FlagName{kVariantUser, "user"},
                                       FlagName{kVariantKvScale, "kvscale"}};
-constexpr std::array kModeNames = {
-    FlagName{kModeState, "state"}, FlagName{kModeMeasured, "measured"},
-    FlagName{kModeChecked, "checked"}, FlagName{kModePartial, "partial"},
-    FlagName{kModeCanonical, "canonical"}};
+constexpr std::array kModeNames = {FlagName{kModeState, "state"},
+                                   FlagName{kModeMeasured, "measured"},
+                                   FlagName{kModeCanonical, "canonical"}};
 
 constexpr std::array kFamilies = {KernelFamily::kCommon, KernelFamily::kMma, KernelFamily::kHopper};
 constexpr std::array kOps = {

@@ -54,9 +54,7 @@ enum VariantFlag : std::uint16_t {
 enum ModeFlag : std::uint16_t {
   kModeState = 1 << 0,      // the caller asked for mergeable states
   kModeMeasured = 1 << 1,   // record start and end per worker (`explain --measured`)
-  kModeChecked = 1 << 2,    // device assertions
-  kModePartial = 1 << 3,    // may write partial states (plans that split)
-  kModeCanonical = 1 << 4,  // plans of canonical segments
+  kModeCanonical = 1 << 2,  // plans of canonical segments
 };
 
 /// How partial results combine.
