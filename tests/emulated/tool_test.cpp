@@ -60,7 +60,7 @@ class ToolOnAGpu : public testing::Test {
     return found;
   }
 
-  const test::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
 };
 
 bool has_line(const std::string& text, const std::string& pattern) {
