@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "core/batch_flat.h"
 #include "core/batch_refusals.h"
 #include "core/batch_view.h"
 #include "plait/error.h"
@@ -237,6 +239,15 @@ ResolvedBatch resolve_batch(const AttentionSpec& spec, const Batch& batch,
                     static_cast<i64>(view.row_indptr.size()) - 1,
                     same(view.row_indptr, batch.qo_indptr)};
   };
+  if (batch::is_flat(spec, batch)) {
+    pass_of(0).check_arrays();
+    if (batch::resolve_flat(spec, batch, blocks, kv_len, &result.longest_kv)) {
+      std::fill(result.view_begin + 1, std::end(result.view_begin),
+                static_cast<i32>(counts.num_requests));
+      if (parents != nullptr) std::fill_n(parents, counts.num_requests, -1);
+      return result;
+    }
+  }
   bool positions_at_run = false;
   for (std::size_t v = 0; v < num_views; ++v) {
     const View& view = batch.views[v];
@@ -271,6 +282,7 @@ ResolvedBatch resolve_batch(const AttentionSpec& spec, const Batch& batch,
     requests.fill(blocks + result.view_begin[v], blocks + result.view_begin[v + 1],
                   v + 1 == num_views);
   }
+  result.longest_kv = 0;
   for (i64 r = 0; r < counts.num_requests; ++r) {
     result.longest_kv = std::max<i64>(result.longest_kv, kv_len[r]);
   }

@@ -36,40 +36,6 @@ constexpr int kItemBits = 10;
 constexpr int kWorkerBits = 8;  // fewer workers than runs, and sorted more often
 static_assert(kSortBuckets == 1 << kItemBits);
 
-/// The runs as one long list of items, longest first. Copied into locals while a round takes from
-/// it.
-class Items {
- public:
-  Items(const AssignJob& job, const i32* order)
-      : cost_of_(job.cost), order_(order), end_(order + job.num_runs), per_run_(job.run_items) {
-    load();
-  }
-  bool done() const { return order_ == end_; }
-  i64 cost() const { return cost_; }
-  i32 left_in_run() const { return per_run_ - first_; }
-  Assigned take(i32 worker, i32 count) {
-    const Assigned part{worker, *order_, first_, count};
-    first_ += count;
-    if (first_ == per_run_) {
-      ++order_;
-      first_ = 0;
-      load();
-    }
-    return part;
-  }
-
- private:
-  void load() {
-    if (!done()) cost_ = cost_of_[*order_];
-  }
-  const i64* cost_of_;
-  const i32* order_;  // the run that items are taken from
-  const i32* end_;
-  i32 per_run_;
-  i32 first_ = 0;
-  i64 cost_ = 0;
-};
-
 Assigned* round_robin(const AssignJob& job, i64* loads, Assigned* out) {
   i32 worker = 0;
   for (i32 i = 0; i < job.num_runs; ++i) {
@@ -110,13 +76,14 @@ Assigned* equal_items(const AssignJob& job, i64* loads, Assigned* out) {
 
 class Rounds {
  public:
-  Rounds(const AssignJob& job, const AssignScratch& scratch, i64 total, i64 largest, Assigned* out)
+  Rounds(const AssignJob& job, const AssignScratch& scratch, i64 total, Assigned* out)
       : job_(job),
         scratch_(scratch),
-        items_(job, scratch.order),
+        next_{scratch.order, job.run_items},
+        end_(scratch.order + job.num_runs),
         level_(total / job.num_workers),
         // Loads never pass level + largest item.
-        shift_(sort_shift(level_ + largest, kWorkerBits)),
+        shift_(sort_shift(level_ + job.sum.largest, kWorkerBits)),
         out_(out) {
     for (i32 w = 0; w < job.num_workers; ++w) scratch_.workers[w] = w;
   }
@@ -127,12 +94,12 @@ class Rounds {
     // While workers can take half of an item below the level they are filled towards it, in
     // rounds: each takes items for seven eighths of what it lacks, at least one.
     bool sorted = true;  // all loads are zero
-    while (!items_.done()) {
+    while (!done()) {
       if (!sorted) sort_workers();
       sorted = false;
       if (!fill_round()) break;
     }
-    while (!items_.done()) {
+    while (!done()) {
       sort_workers();
       top_up_round();
     }
@@ -140,6 +107,14 @@ class Rounds {
   }
 
  private:
+  /// The next item: runs are in order, longest first, and items of a run one after the other.
+  struct Next {
+    const i32* run;
+    i32 left;  // items of the run
+  };
+
+  bool done() const { return next_.run == end_; }
+
   void sort_workers() {
     // Stable from worker order, so that ties go to the lowest id. Loads differ little after a
     // round.
@@ -151,37 +126,47 @@ class Rounds {
   }
 
   bool fill_round() {
-    bool any = false;
-    Items items = items_;
-    Assigned* out = out_;
-    i64* const loads = scratch_.loads;
+    // In locals, which what is written cannot change.
+    const i64* const cost_of = job_.cost;
+    const i32 per_run = job_.run_items;
+    const i32* const end = end_;
     const i64 level = level_;
-    const i32* const end = scratch_.workers + job_.num_workers;
-    for (const i32* worker = scratch_.workers; worker != end && !items.done(); ++worker) {
+    i64* const loads = scratch_.loads;
+    Assigned* out = out_;
+    Next next = next_;
+    i32 run = *next.run;
+    i64 cost = cost_of[run];
+    bool any = false;
+    const i32* const last_worker = scratch_.workers + job_.num_workers;
+    for (const i32* worker = scratch_.workers; worker != last_worker; ++worker) {
       const i32 w = *worker;
       i64 load = loads[w];
-      i64 cost = items.cost();
       // For C >= 2 this is at most (T - c) / C. Sorting is by buckets: the next worker may be a
       // little less loaded.
-      if (load + (cost + 1) / 2 > level) continue;
+      if (load + ((cost + 1) >> 1) > level) continue;
       any = true;
-      const i64 goal = load + (level - load) * 7 / 8;
+      const i64 goal = load + ((level - load) * 7 >> 3);
       do {
         i32 count = 1;
-        const i32 left = items.left_in_run();
-        if (load + cost * left <= goal) {
-          count = left;
+        const i64 all = load + cost * next.left;
+        if (all <= goal) {
+          count = next.left;
+          load = all;
         } else {
-          while (count < left && load + cost * (count + 1) <= goal) ++count;
+          for (load += cost; load + cost <= goal; load += cost) ++count;
         }
-        load += cost * count;
-        *out++ = items.take(w, count);
-        if (items.done()) break;
-        cost = items.cost();
+        *out++ = {w, run, per_run - next.left, count};
+        next.left -= count;
+        if (next.left > 0) continue;
+        if (++next.run == end) break;
+        next.left = per_run;
+        run = *next.run;
+        cost = cost_of[run];
       } while (load + cost <= goal);
       loads[w] = load;
+      if (next.run == end) break;
     }
-    items_ = items;
+    next_ = next;
     out_ = out;
     return any;
   }
@@ -192,17 +177,21 @@ class Rounds {
     i64 assigned = 0;
     for (i32 w = 0; w < job_.num_workers; ++w) assigned += scratch_.loads[w];
     const i64 average = assigned / job_.num_workers;
-    for (i32 k = 0; k < job_.num_workers && !items_.done(); ++k) {
+    for (i32 k = 0; k < job_.num_workers && !done(); ++k) {
       const i32 w = scratch_.workers[k];
       if (scratch_.loads[w] > average) continue;
-      scratch_.loads[w] += items_.cost();
-      *out_++ = items_.take(w, 1);
+      scratch_.loads[w] += job_.cost[*next_.run];
+      *out_++ = {w, *next_.run, job_.run_items - next_.left, 1};
+      if (--next_.left > 0) continue;
+      ++next_.run;
+      next_.left = job_.run_items;
     }
   }
 
   const AssignJob& job_;
   const AssignScratch& scratch_;
-  Items items_;
+  Next next_;
+  const i32* end_;  // of the runs
   i64 level_;
   int shift_;
   Assigned* out_;
@@ -213,32 +202,24 @@ class Rounds {
 AssignResult assign(const AssignJob& job, const AssignScratch& scratch, Assigned* out) {
   AssignResult result;
   if (job.num_runs == 0) return result;
-  i64 total = 0;
-  i64 largest = 0;
-  i64 smallest = INT64_MAX;
-  for (i32 i = 0; i < job.num_runs; ++i) {
-    const i64 cost = job.cost[job.runs[i]];
-    total += cost;
-    largest = std::max(largest, cost);
-    smallest = std::min(smallest, cost);
-  }
   result.num_items = i64{job.num_runs} * job.run_items;
-  result.total_load = total * job.run_items;
-  result.largest_item = largest;
+  result.total_load = job.sum.total * job.run_items;
+  result.largest_item = job.sum.largest;
   for (i32 w = 0; w < job.num_workers; ++w) scratch.loads[w] = 0;
   Assigned* end = out;
   if (!job.balance) {
     end = round_robin(job, scratch.loads, out);
-  } else if (smallest == largest) {
+  } else if (job.sum.smallest == job.sum.largest) {
     end = equal_items(job, scratch.loads, out);
+    result.by_worker = true;
   } else {
-    const int shift = sort_shift(largest, kItemBits);
+    const int shift = sort_shift(job.sum.largest, kItemBits);
     counting_sort<kSortBuckets>(
         job.num_runs, scratch.order, scratch.buckets, [runs = job.runs](i32 i) { return runs[i]; },
         [cost = job.cost, shift](i32 run) {
           return kSortBuckets - 1 - static_cast<i32>(cost[run] >> shift);  // longest first
         });
-    end = Rounds(job, scratch, result.total_load, largest, out).run();
+    end = Rounds(job, scratch, result.total_load, out).run();
   }
   for (i32 w = 0; w < job.num_workers; ++w) {
     result.largest_load = std::max(result.largest_load, scratch.loads[w]);

@@ -4,7 +4,7 @@
 // cost follows the runs and the workers rather than the items.
 #pragma once
 
-#include "plan/task.h"
+#include "plan/blob.h"
 
 namespace plait::planning {
 
@@ -20,6 +20,7 @@ struct AssignJob {
   const i64* cost = nullptr;  // per item, of every run of the group
   const i32* runs = nullptr;  // the runs to assign, ascending
   i32 num_runs = 0;
+  ClassCosts sum;     // of these runs
   i32 run_items = 1;  // items of each run
   i32 num_workers = 1;
   bool balance = true;
@@ -35,6 +36,7 @@ inline constexpr i32 kSortBuckets = 1024;
 
 struct AssignResult {
   i32 num_assigned = 0;
+  bool by_worker = false;  // in order of workers already
   i64 num_items = 0;
   i64 total_load = 0;
   i64 largest_load = 0;

@@ -84,28 +84,137 @@ void BlobWriter::overflow(i64 need) const {
               "at most the proven bound, " + std::to_string(capacity_));
 }
 
-i32 cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scratch) {
+namespace {
+
+/// A task that is one item and writes the output itself: nearly all are.
+bool is_whole(const Task& task) { return task.num_chunks == 1 && task.needs_state == 0; }
+
+}  // namespace
+
+RunCosts cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scratch) {
+  // In locals, which what is written cannot change.
+  i64* const cost_of = scratch.run_cost;
+  std::uint8_t* const class_of = scratch.run_class;
+  const Task* const end = list.tasks + list.count;
+  RunCosts costs;
   i32 runs = 0;
-  for (i32 i = 0; i < list.count; ++i) {
-    const Task& task = list.tasks[i];
+  for (const Task* task = list.tasks; task != end;) {
+    // As long as the class stays the same.
+    const i32 tile_class = task->tile_class;
+    const TileClass& tile = group.classes[static_cast<std::size_t>(tile_class)];
+    ClassCosts sum = costs.classes[static_cast<std::size_t>(tile_class)];
+    const i32 first = runs;
     const auto add = [&](i64 cost) {
-      scratch.run_cost[runs] = cost;
-      scratch.run_class[runs] = static_cast<std::uint8_t>(task.tile_class);
+      cost_of[runs] = cost;
+      class_of[runs] = static_cast<std::uint8_t>(tile_class);
       ++runs;
+      sum.total += cost;
+      sum.largest = std::max(sum.largest, cost);
+      sum.smallest = std::min(sum.smallest, cost);
     };
-    // Nearly all: what a whole task costs is known.
-    if (task.num_chunks == 1 && task.needs_state == 0) {
-      add(task.cost);
-      continue;
+    for (; task != end && task->tile_class == tile_class; ++task) {
+      if (is_whole(*task)) {
+        add(task->cost);
+        continue;
+      }
+      for (i32 c = 0; c < task->num_chunks; ++c) {
+        const Range range = chunk_range(group, *task, scratch.cuts, c);
+        add(item_cost(tile, range.end - range.begin, task->num_fused));
+      }
     }
-    const TileClass& tile = group.classes[static_cast<std::size_t>(task.tile_class)];
+    sum.runs += runs - first;
+    costs.classes[static_cast<std::size_t>(tile_class)] = sum;
+  }
+  costs.runs = runs;
+  return costs;
+}
+
+namespace {
+
+class RunWriter {
+ public:
+  RunWriter(const GroupFacts& group, const BatchFacts& batch, const Scratch& scratch,
+            device::Run* runs, device::Piece* pieces)
+      : group_(group), batch_(batch), scratch_(scratch), runs_(runs), pieces_(pieces) {}
+
+  i32 num_pieces() const { return num_pieces_; }
+  i64 state_rows() const { return state_rows_; }
+  i64 partial_states() const { return partial_states_; }
+
+  /// Writes whole tasks up to the first that is not, and returns that.
+  Task* write_whole(Task* task, const Task* end) {
+    const i32 heads = batch_.domain_heads;
+    device::Run* run = runs_ + num_runs_;
+    device::Piece* piece = pieces_ + num_pieces_;
+    for (; task != end && is_whole(*task); ++task, ++run) {
+      const bool any = task->kv_begin < task->kv_end;
+      task->first_run = static_cast<i32>(run - runs_);
+      task->merged = 0;
+      *run = {task->fused_begin,
+              task->num_fused,
+              task->head,
+              heads,
+              static_cast<i32>(piece - pieces_),
+              any ? 1 : 0,
+              -1,
+              0,
+              0,
+              saturate(task->cost),
+              {0, 0}};
+      *piece = {task->block, task->kv_begin, task->kv_end, task->full_begin, task->full_end};
+      piece += any ? 1 : 0;
+    }
+    num_runs_ = static_cast<i32>(run - runs_);
+    num_pieces_ = static_cast<i32>(piece - pieces_);
+    return task;
+  }
+
+  void write_items(Task& task) {
+    task.first_run = num_runs_;
+    task.merged = 0;
+    const bool state = task.needs_state != 0 || task.num_chunks > 1;
     for (i32 c = 0; c < task.num_chunks; ++c) {
-      const Range range = chunk_range(group, task, scratch.cuts, c);
-      add(item_cost(tile, range.end - range.begin, task.num_fused));
+      const Range range = chunk_range(group_, task, scratch_.cuts, c);
+      const i32 pieces = range.begin < range.end ? write_pieces(task, range) : 0;
+      runs_[num_runs_] = {task.fused_begin,
+                          task.num_fused,
+                          task.head,
+                          batch_.domain_heads,
+                          num_pieces_,
+                          pieces,
+                          state ? static_cast<i32>(state_rows_) : -1,
+                          0,
+                          0,
+                          saturate(scratch_.run_cost[num_runs_]),
+                          {0, 0}};
+      ++num_runs_;
+      num_pieces_ += pieces;
+      if (!state) continue;
+      state_rows_ += i64{task.num_fused} * batch_.domain_heads;
+      partial_states_ += batch_.domain_heads;
     }
   }
-  return runs;
-}
+
+ private:
+  i32 write_pieces(const Task& task, Range range) {
+    device::Piece* const pieces = pieces_ + num_pieces_;
+    if (group_.canonical()) return canonical_pieces(batch_, task, range, pieces);
+    *pieces = make_piece(task.block, range.begin, range.end, task.full_begin, task.full_end);
+    return 1;
+  }
+
+  const GroupFacts& group_;
+  const BatchFacts& batch_;
+  const Scratch& scratch_;
+  device::Run* runs_;
+  device::Piece* pieces_;
+  i32 num_runs_ = 0;
+  i32 num_pieces_ = 0;
+  i64 state_rows_ = 0;
+  i64 partial_states_ = 0;
+};
+
+}  // namespace
 
 RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
                       i32 num_runs, BlobWriter& blob, Scratch& scratch) {
@@ -115,59 +224,18 @@ RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList
   section.num_items = i64{num_runs} * batch.domain_heads;
   section.run_offset = blob.open<device::Run>(num_runs);
   section.piece_offset = blob.open<device::Piece>(most_pieces);
-  device::Run* run = blob.at<device::Run>(section.run_offset);
   device::Piece* const pieces = blob.at<device::Piece>(section.piece_offset);
-  const i32 heads = batch.domain_heads;
-  i32 index = 0;
-  i32 num_pieces = 0;
-  i64 state_row = 0;
-  const auto add = [&](const Task& task, i32 pieces_of_item, i32 state_begin) {
-    run[index] = {task.fused_begin,
-                  task.num_fused,
-                  task.head,
-                  heads,
-                  num_pieces,
-                  pieces_of_item,
-                  state_begin,
-                  0,
-                  0,
-                  saturate(scratch.run_cost[index]),
-                  {0, 0}};
-    num_pieces += pieces_of_item;
-    ++index;
-  };
-  for (i32 i = 0; i < list.count; ++i) {
-    Task& task = list.tasks[i];
-    task.first_run = index;
-    task.merged = 0;
-    const bool state = task.needs_state != 0 || task.num_chunks > 1;
-    if (!state && !group.canonical()) {  // nearly all
-      pieces[num_pieces] =
-          make_piece(task.block, task.kv_begin, task.kv_end, task.full_begin, task.full_end);
-      add(task, task.kv_begin < task.kv_end ? 1 : 0, -1);
-      continue;
-    }
-    for (i32 c = 0; c < task.num_chunks; ++c) {
-      const Range range = chunk_range(group, task, scratch.cuts, c);
-      i32 count = 0;
-      if (group.canonical()) {
-        count =
-            range.begin < range.end ? canonical_pieces(batch, task, range, pieces + num_pieces) : 0;
-      } else if (range.begin < range.end) {
-        pieces[num_pieces] =
-            make_piece(task.block, range.begin, range.end, task.full_begin, task.full_end);
-        count = 1;
-      }
-      add(task, count, state ? static_cast<i32>(state_row) : -1);
-      if (!state) continue;
-      state_row += i64{task.num_fused} * heads;
-      section.partial_states += heads;
-    }
+  RunWriter writer(group, batch, scratch, blob.at<device::Run>(section.run_offset), pieces);
+  Task* const end = list.tasks + list.count;
+  for (Task* task = list.tasks; task != end;) {
+    if (!group.canonical()) task = writer.write_whole(task, end);
+    if (task != end) writer.write_items(*task++);
   }
   // Canonical items rarely have a piece in every view: zero what was opened and not used.
-  for (i64 p = num_pieces; p < most_pieces; ++p) pieces[p] = device::Piece{};
-  section.num_pieces = num_pieces;
-  section.state_rows = state_row;
+  for (i64 p = writer.num_pieces(); p < most_pieces; ++p) pieces[p] = device::Piece{};
+  section.num_pieces = writer.num_pieces();
+  section.state_rows = writer.state_rows();
+  section.partial_states = writer.partial_states();
   return section;
 }
 

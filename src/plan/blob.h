@@ -57,9 +57,21 @@ struct Scratch {
   Assigned* assigned = nullptr;       // [items]
 };
 
-/// Cost and class of every run of the tasks as they are cut, into scratch; returns how many there
-/// are.
-i32 cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scratch);
+/// What the runs of one class cost, per item.
+struct ClassCosts {
+  i32 runs = 0;
+  i64 total = 0;
+  i64 largest = 0;
+  i64 smallest = INT64_MAX;
+};
+
+struct RunCosts {
+  i32 runs = 0;
+  std::array<ClassCosts, device::kMaxClasses> classes{};
+};
+
+/// Cost and class of every run of the tasks as they are cut, into scratch.
+RunCosts cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scratch);
 
 /// Runs and pieces of the same cut.
 struct RunSection {

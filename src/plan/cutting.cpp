@@ -52,8 +52,9 @@ class Cutter {
 
  private:
   void assign() {
-    num_runs_ = cost_runs(group_, list_, scratch_);
-    workers_ = assign_group(group_, num_runs_, batch_.domain_heads, scratch_);
+    const RunCosts costs = cost_runs(group_, list_, scratch_);
+    num_runs_ = costs.runs;
+    workers_ = assign_group(group_, costs, batch_.domain_heads, scratch_);
   }
   /// Once, when it is known how the tasks are cut best.
   RunSection write() { return write_runs(group_, batch_, list_, num_runs_, blob_, scratch_); }
@@ -86,9 +87,10 @@ class Cutter {
     if (!pays(level)) return smaller();
     split_heads(level.team, batch_, list_);
     cut_at_level(group_, level, list_, scratch_);
-    num_runs_ = cost_runs(group_, list_, scratch_);
-    assign_teams(batch_, num_runs_, scratch_, level.workers);
+    num_runs_ = cost_runs(group_, list_, scratch_).runs;
     workers_ = level.workers;
+    workers_.team = level.team;
+    workers_.num_runs = num_runs_;
     return write();
   }
 

@@ -281,20 +281,4 @@ void cut_at_level(const GroupFacts& group, const LevelPlan& plan, TaskList& list
   }
 }
 
-void assign_teams(const BatchFacts& batch, i32 num_runs, const Scratch& scratch, WorkerPlan& plan) {
-  Assigned* const assigned = scratch.assigned;
-  const i32 heads = batch.domain_heads;
-  i32 count = 0;
-  for (std::size_t c = 0; c < plan.classes.size(); ++c) {
-    plan.class_begin[c] = count;
-    for (i32 r = 0; r < num_runs && plan.classes[c].num_items > 0; ++r) {
-      if (scratch.run_class[r] != c) continue;
-      const i32 first = scratch.run_team[r] * heads;
-      for (i32 h = 0; h < heads; ++h) assigned[count++] = {first + h, r, h, 1};
-    }
-    plan.class_end[c] = count;
-  }
-  plan.num_assigned = count;
-}
-
 }  // namespace plait::planning

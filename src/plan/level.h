@@ -30,7 +30,4 @@ bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList
 /// Cuts all tasks of a list that was split into the plan's copies, and fills scratch.run_team.
 void cut_at_level(const GroupFacts& group, const LevelPlan& plan, TaskList& list, Scratch& scratch);
 
-/// Turns the teams into an assignment, after the runs are written.
-void assign_teams(const BatchFacts& batch, i32 num_runs, const Scratch& scratch, WorkerPlan& plan);
-
 }  // namespace plait::planning

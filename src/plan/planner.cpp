@@ -11,8 +11,8 @@
 #include "plan/contention.h"
 #include "plan/cutting.h"
 #include "plan/planner_memory.h"
+#include "plan/slices.h"
 #include "plan/task.h"
-#include "plan/workers.h"
 
 namespace plait {
 namespace {

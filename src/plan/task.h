@@ -81,6 +81,11 @@ struct GroupFacts {
   bool canonical() const { return segment_tokens > 0; }
 };
 
+/// RowBlock records of consecutive row blocks: first, first + stride ...
+struct BlockRecords {
+  i32 first, stride;
+};
+
 /// One batch while it is planned.
 struct BatchFacts {
   const Batch* batch = nullptr;
@@ -93,11 +98,15 @@ struct BatchFacts {
   i32 domain_heads = 1;  // heads in each
 
   std::size_t num_views() const { return batch->views.size(); }
-  /// RowBlock record of a view's row block for the heads of a domain.
-  i32 record(std::size_t view, i32 block, i32 domain) const {
+  /// Records of a view's row blocks for the heads of a domain.
+  BlockRecords records(std::size_t view, i32 domain) const {
     const i32 begin = resolved.view_begin[view];
-    if (!batch->views[view].per_kv_head) return begin + block;
-    return begin + block * num_domains + domain;
+    if (!batch->views[view].per_kv_head) return {begin, 1};
+    return {begin + domain, num_domains};
+  }
+  i32 record(std::size_t view, i32 block, i32 domain) const {
+    const BlockRecords of = records(view, domain);
+    return of.first + block * of.stride;
   }
 };
 

@@ -50,29 +50,38 @@ struct Builder {
            !batch.counts.has_positions && !batch.resolved.spans_requests;
   }
 
-  /// The only tile of a block, where rows see prefixes; false if it is not all in one of the first
-  /// class. What a batch of decodes consists of: nothing to divide, little to compare.
-  bool decode_task(const RowBlock& block, i32 record, i32 head) {
-    const TileClass& tile = group.classes[0];
-    const i32 count = block.num_rows * group.group_size;
-    i64 end = block.num_slots;
-    i64 full_end = end;
-    if (group.spec->mask == MaskKind::kCausal) {
-      const i64 first = i64{block.pos0} + 1 - block.base_pos;  // keys that the first row sees
-      end = std::min(end, first + block.num_rows - 1);
-      full_end = std::min(end, first);
+  /// Where rows see prefixes: the tasks of blocks that are one tile of the first class, up to the
+  /// first block that is not, which is returned. What a batch of decodes consists of: nothing to
+  /// divide, little to compare, and in locals what the tasks that are written cannot change.
+  i32 decode_tasks(BlockRecords records, i32 b, i32 num_blocks, i32 head) {
+    const TileClass tile = group.classes[0];
+    const i32 group_size = group.group_size;
+    const bool causal = group.spec->mask == MaskKind::kCausal;
+    i32 record = records.first + b * records.stride;
+    Task* out = list.tasks + list.count;
+    for (; b < num_blocks; ++b, record += records.stride, ++out) {
+      const RowBlock& block = batch.blocks[record];
+      const i32 count = block.num_rows * group_size;
+      i64 end = block.num_slots;
+      i64 full_end = end;
+      if (causal) {
+        const i64 first = i64{block.pos0} + 1 - block.base_pos;  // keys that the first row sees
+        end = std::min(end, first + block.num_rows - 1);
+        full_end = std::min(end, first);
+      }
+      if (count > tile.q_tile || count == 0 || end <= 0) break;
+      Task t;
+      t.block = record;
+      t.fused_begin = block.row_begin * group_size;
+      t.num_fused = count;
+      t.kv_end = static_cast<i32>(end);
+      t.full_end = static_cast<i32>(std::max<i64>(full_end, 0));
+      t.head = head;
+      t.cost = item_cost(tile, end, 0);
+      *out = t;
     }
-    if (count > tile.q_tile || count == 0 || end <= 0) return false;
-    Task& t = list.tasks[list.count++];
-    t = Task{};
-    t.block = record;
-    t.fused_begin = block.row_begin * group.group_size;
-    t.num_fused = count;
-    t.kv_end = static_cast<i32>(end);
-    t.full_end = static_cast<i32>(std::max<i64>(full_end, 0));
-    t.head = head;
-    t.cost = item_cost(tile, end, 0);
-    return true;
+    list.count = static_cast<i32>(out - list.tasks);
+    return b;
   }
 
   void block_tasks(const RowBlock& block, i32 record, i32 head, bool keep_empty) {
@@ -107,8 +116,9 @@ struct Builder {
     t.num_fused = count;
     t.kv_begin = align_down(seen.begin, group.granule[k]);
     t.kv_end = seen.end;
-    t.full_begin = seen.full_begin;
-    t.full_end = seen.full_end;
+    const bool full = seen.full_begin < seen.full_end;
+    t.full_begin = full ? seen.full_begin : t.kv_begin;
+    t.full_end = full ? seen.full_end : t.kv_begin;
     t.head = head;
     t.tile_class = c;
     t.num_chunks = 1;
@@ -130,17 +140,17 @@ void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& lis
   list.count = 0;
   const bool decodes = builder.fixed_class < 0 && builder.sees_prefixes();
   for (i32 domain = 0; domain < batch.num_domains; ++domain) {
+    const i32 head = domain * batch.domain_heads;
     i32* view_begin = list.view_begin + static_cast<std::size_t>(domain) * (views + 1);
     for (std::size_t v = 0; v < views; ++v) {
       view_begin[v] = list.count;
       const bool last = v + 1 == views;
       const i32 num_blocks = static_cast<i32>(batch.batch->views[v].row_indptr.size()) - 1;
+      const BlockRecords records = batch.records(v, domain);
       for (i32 b = 0; b < num_blocks; ++b) {
-        const i32 record = batch.record(v, b, domain);
-        const RowBlock& block = batch.blocks[record];
-        const i32 head = domain * batch.domain_heads;
-        if (decodes && builder.decode_task(block, record, head)) continue;
-        builder.block_tasks(block, record, head, last);
+        if (decodes && (b = builder.decode_tasks(records, b, num_blocks, head)) == num_blocks) break;
+        const i32 record = records.first + b * records.stride;
+        builder.block_tasks(batch.blocks[record], record, head, last);
       }
     }
     view_begin[views] = list.count;

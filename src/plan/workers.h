@@ -1,6 +1,6 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// Worker lists: shares of the workers for each tile class, assignment, slices in the blob.
+// Who does what: shares of the workers for each tile class, and assignment.
 #pragma once
 
 #include "plan/assign.h"
@@ -14,6 +14,10 @@ struct WorkerPlan {
   std::array<i32, device::kMaxClasses> class_begin{};
   std::array<i32, device::kMaxClasses> class_end{};
   bool mixed = false;
+  std::array<bool, device::kMaxClasses> by_worker{};  // in order of workers
+  // Level cutting assigns nothing: item h of run r goes to worker run_team[r] * team + h.
+  i32 team = 0;
+  i32 num_runs = 0;
   i64 total_load = 0;
   i64 largest_load = 0;
   i64 largest_item = 0;
@@ -25,13 +29,12 @@ struct WorkerPlan {
 void share_workers(i32 num_classes, i32 workers, const std::array<i64, device::kMaxClasses>& totals,
                    std::array<i32, device::kMaxClasses>& shares);
 
+/// Lists `wanted` of `all` runs into scratch.class_runs: those of a class, if not all.
+void list_runs(const Scratch& scratch, i32 all, i32 wanted, std::size_t tile_class);
+
 /// Assigns all runs of a group, `run_items` items in each; the result stays in scratch until
 /// write_slices.
-WorkerPlan assign_group(const GroupFacts& group, i32 num_runs, i32 run_items,
+WorkerPlan assign_group(const GroupFacts& group, const RunCosts& costs, i32 run_items,
                         const Scratch& scratch);
-
-/// Sorts the assignment by class and worker into the blob and fills the class headers.
-void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch& scratch,
-                  BlobWriter& blob, device::GroupHeader& header);
 
 }  // namespace plait::planning
