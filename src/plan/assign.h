@@ -4,7 +4,7 @@
 // cost follows the runs and the workers rather than the items.
 #pragma once
 
-#include "plan/blob.h"
+#include "plan/runs.h"
 
 namespace plait::planning {
 

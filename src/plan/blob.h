@@ -57,42 +57,4 @@ struct Scratch {
   Assigned* assigned = nullptr;       // [items]
 };
 
-/// What the runs of one class cost, per item.
-struct ClassCosts {
-  i32 runs = 0;
-  i64 total = 0;
-  i64 largest = 0;
-  i64 smallest = INT64_MAX;
-};
-
-struct RunCosts {
-  i32 runs = 0;
-  std::array<ClassCosts, device::kMaxClasses> classes{};
-};
-
-/// Cost and class of every run of the tasks as they are cut, into scratch.
-RunCosts cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scratch);
-
-/// Runs and pieces of the same cut.
-struct RunSection {
-  i32 run_offset = 0, num_runs = 0;
-  i32 piece_offset = 0, num_pieces = 0;
-  i64 num_items = 0;
-  i64 state_rows = 0;
-  i64 partial_states = 0;
-};
-RunSection write_runs(const GroupFacts& group, const BatchFacts& batch, TaskList& list,
-                      i32 num_runs, BlobWriter& blob, Scratch& scratch);
-
-/// Merges and their references; completes the merge fields of the runs.
-struct MergeSection {
-  i32 merge_offset = 0, num_merges = 0;
-  i32 ref_offset = 0, num_refs = 0;
-  i32 num_counters = 0;
-  i64 largest_arrival = 0;  // see GroupSummary
-  i64 total_arrivals = 0;   // the same of all merges and heads
-};
-MergeSection write_merges(const BatchFacts& batch, TaskList& list, const RunSection& runs,
-                          BlobWriter& blob);
-
 }  // namespace plait::planning

@@ -3,7 +3,7 @@
 // From a batch to runs with a worker each: how a policy cuts tasks, and when it is content.
 #pragma once
 
-#include "plan/blob.h"
+#include "plan/runs.h"
 #include "plan/workers.h"
 
 namespace plait::planning {

@@ -10,6 +10,7 @@
 #include "plan/bounds.h"
 #include "plan/contention.h"
 #include "plan/cutting.h"
+#include "plan/merges.h"
 #include "plan/planner_memory.h"
 #include "plan/slices.h"
 #include "plan/task.h"

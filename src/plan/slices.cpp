@@ -106,8 +106,7 @@ void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch
     } else if (plan.by_worker[c]) {
       lists.write_sorted(begin, end);
     } else if (plan.mixed) {
-      lists.write(begin, end, scratch.heap,
-                  [&](i32 run) { return scratch.run_class[run] == c; });
+      lists.write(begin, end, scratch.heap, [&](i32 run) { return scratch.run_class[run] == c; });
     } else {
       lists.write(begin, end, scratch.heap, [](i32) { return true; });
     }

@@ -148,7 +148,8 @@ void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& lis
       const i32 num_blocks = static_cast<i32>(batch.batch->views[v].row_indptr.size()) - 1;
       const BlockRecords records = batch.records(v, domain);
       for (i32 b = 0; b < num_blocks; ++b) {
-        if (decodes && (b = builder.decode_tasks(records, b, num_blocks, head)) == num_blocks) break;
+        if (decodes && (b = builder.decode_tasks(records, b, num_blocks, head)) == num_blocks)
+          break;
         const i32 record = records.first + b * records.stride;
         builder.block_tasks(batch.blocks[record], record, head, last);
       }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "plan/assign.h"
-#include "plan/blob.h"
 
 namespace plait::planning {
 
