@@ -50,6 +50,8 @@ struct Scratch {
   i32* order = nullptr;               // [runs]
   i32* buckets = nullptr;             // [kSortBuckets]
   std::uint8_t* run_class = nullptr;  // [runs]
+  i64* lane_cost = nullptr;           // [tiles]
+  i32* lane_task = nullptr;           // [tiles]
   i32* run_team = nullptr;            // [runs + workers]
   i32* cuts = nullptr;                // [runs + workers]
   i64* loads = nullptr;               // [workers]

@@ -79,13 +79,24 @@ WholeSize measure(const BatchFacts& batch, const TaskList& list) {
   WholeSize whole;
   whole.size.runs = list.count;
   i64 rows = 0;
-  for (i32 i = 0; i < list.count; ++i) {
-    const Task& task = list.tasks[i];
-    whole.total += task.cost;
-    whole.largest = std::max(whole.largest, task.cost);
-    rows += task.needs_state != 0 ? task.num_fused : 0;
+  const Task* const end = list.tasks + list.count;
+  for (const Task* task = list.tasks; task != end;) {
+    // As long as the class stays the same.
+    const i32 tile_class = task->tile_class;
+    const Task* const first = task;
+    ClassCosts sum = whole.classes[static_cast<std::size_t>(tile_class)];
+    for (; task != end && task->tile_class == tile_class; ++task) {
+      sum.total += task->cost;
+      sum.largest = std::max(sum.largest, task->cost);
+      rows += task->needs_state != 0 ? task->num_fused : 0;
+    }
+    sum.runs += static_cast<i32>(task - first);
+    whole.classes[static_cast<std::size_t>(tile_class)] = sum;
   }
-  whole.total *= batch.domain_heads;
+  for (const ClassCosts& c : whole.classes) {
+    whole.total += c.total * batch.domain_heads;
+    whole.largest = std::max(whole.largest, c.largest);
+  }
   whole.size.state_rows = rows * batch.domain_heads;
   return whole;
 }

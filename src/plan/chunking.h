@@ -3,7 +3,7 @@
 // Into how many items a task is cut.
 #pragma once
 
-#include "plan/task.h"
+#include "plan/runs.h"
 
 namespace plait::planning {
 
@@ -25,6 +25,7 @@ struct WholeSize {
   i64 total = 0;    // cost of all heads
   i64 largest = 0;  // cost of one item
   CutSize size;
+  std::array<ClassCosts, device::kMaxClasses> classes{};  // one run for each task
 };
 WholeSize measure(const BatchFacts& batch, const TaskList& list);
 

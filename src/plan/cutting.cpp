@@ -97,14 +97,13 @@ class Cutter {
   /// Whether level cutting fits the budgets and beats the assignment at hand. Changes no task.
   bool pays(LevelPlan& level) const {
     const i64 load = workers_.largest_load;
-    if (!find_level(group_, batch_, list_, level) ||
+    if (!find_level(group_, batch_, list_, whole_, scratch_, level) ||
         level.workers.largest_load >= load - load / 256 || !keeps_bound(group_, level.workers)) {
       return false;
     }
-    const CutSize whole = measure(batch_, list_).size;
-    return (level.size.runs - whole.runs * level.copies) * level.team <=
+    return (level.size.runs - whole_.size.runs * level.copies) * level.team <=
                group_.bounds.split_items &&
-           level.size.state_rows - whole.state_rows <= group_.bounds.split_rows;
+           level.size.state_rows - whole_.size.state_rows <= group_.bounds.split_rows;
   }
 
   /// Halves, quarters and eighths of a mean load, while they fit; whole ones are assigned.

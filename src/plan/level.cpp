@@ -17,17 +17,14 @@ struct Lane {
   ClassLoads totals{};
   ClassLoads items{};
 
-  void place(i32 tile_class, i64 cost) { place(tile_class, 1, cost, cost); }
-  void place(i32 tile_class, i64 count, i64 cost, i64 largest) {
+  void place(i32 tile_class, i64 cost) {
     load += cost;
     totals[static_cast<std::size_t>(tile_class)] += cost;
-    items[static_cast<std::size_t>(tile_class)] += count;
-    largest_item = std::max(largest_item, largest);
+    ++items[static_cast<std::size_t>(tile_class)];
+    largest_item = std::max(largest_item, cost);
   }
   /// Whether a task goes here whole, for what it costs as one item: nearly all do.
-  bool takes(const Task& task, i64 load_before) const {
-    return task.needs_state == 0 && load_before + task.cost <= level;
-  }
+  bool takes(const Task& task) const { return task.needs_state == 0 && load + task.cost <= level; }
   i64 largest_load() const { return std::max(largest_before, load); }
   bool last() const { return team + 1 >= teams; }
   void next() {
@@ -47,14 +44,10 @@ i32 tokens_that_fit(const TileClass& tile, const Task& task, i64 room) {
   return saturate(std::min<i64>(tiles * tile.kv_tile, task.tokens()));
 }
 
-/// Lays a task after those before it: place(team) for each of its items, cut(slot) between them.
+/// Lays a task that its team does not take whole after those before it: place(team) for each of its
+/// items, cut(slot) between them.
 template <class Place, class Cut>
 void lay_task(const TileClass& tile, const Task& task, Lane& lane, Place&& place, Cut&& cut) {
-  if (lane.takes(task, lane.load)) {
-    lane.place(task.tile_class, task.cost);
-    place(lane.team);
-    return;
-  }
   i32 begin = task.kv_begin;
   bool split = false;
   // Costs of pieces placed before the first cut was decided are those of a split task.
@@ -84,47 +77,69 @@ void lay_task(const TileClass& tile, const Task& task, Lane& lane, Place&& place
   }
 }
 
-Lanes empty_lanes(const LevelPlan& plan, const ClassLoads& levels) {
-  Lanes lanes{};
-  for (std::size_t c = 0; c < lanes.size(); ++c) {
-    lanes[c].teams = std::max(plan.shares[c], 1);
-    lanes[c].level = levels[c];
-  }
-  return lanes;
+/// The tasks of one set of workers as the search reads them, again and again.
+struct LaneTasks {
+  const i64* whole_cost = nullptr;  // kNever if it cannot go anywhere whole
+  const i32* task = nullptr;        // place in the list
+  i32 count = 0;
+  // As if every task were one item, without a state.
+  ClassLoads totals{};
+  ClassLoads items{};
+};
+using LaneLists = std::array<LaneTasks, device::kMaxClasses>;
+constexpr i64 kNever = INT64_MAX / 4;
+
+Lane empty_lane(i32 teams, i64 level) {
+  Lane lane;
+  lane.teams = std::max(teams, 1);
+  lane.level = level;
+  return lane;
 }
 
-/// Lays all tasks out once, without a trace but the lanes and the plan's size.
-Lanes try_levels(const GroupFacts& group, const TaskList& list, const ClassLoads& levels,
-                 LevelPlan& plan) {
-  Lanes lanes = empty_lanes(plan, levels);
-  plan.size = CutSize{};
+/// Lays the tasks of one set of workers out, without a trace but the lane and the plan's size.
+Lane try_level(const GroupFacts& group, const TaskList& list, const LaneTasks& tasks, i32 teams,
+               i64 level, LevelPlan& plan) {
+  Lane lane = empty_lane(teams, level);
+  for (std::size_t c = 0; c < lane.totals.size(); ++c) {
+    lane.totals[c] = tasks.totals[c] * plan.copies;
+    lane.items[c] = tasks.items[c] * plan.copies;
+    plan.size.runs += lane.items[c];
+  }
+  const i64* const end = tasks.whole_cost + tasks.count;
   for (i32 copy = 0; copy < plan.copies; ++copy) {
-    for (i32 i = 0; i < list.count;) {
-      const i32 tile_class = list.tasks[i].tile_class;
-      const std::size_t c = static_cast<std::size_t>(tile_class);
-      Lane& lane = lanes[plan.together ? 0 : c];
-      // As many as the team takes whole, without a look at the lane.
-      const i32 first = i;
-      i64 cost = 0;
-      i64 largest = 0;
-      for (; i < list.count && list.tasks[i].tile_class == tile_class &&
-             lane.takes(list.tasks[i], lane.load + cost);
-           ++i) {
-        cost += list.tasks[i].cost;
-        largest = std::max(largest, list.tasks[i].cost);
+    for (const i64* cost = tasks.whole_cost; cost != end; ++cost) {
+      // As many as the team takes whole: nearly all.
+      i64 load = lane.load;
+      i64 largest = lane.largest_item;
+      for (; cost != end && load + *cost <= level; ++cost) {
+        load += *cost;
+        largest = std::max(largest, *cost);
       }
-      lane.place(tile_class, i - first, cost, largest);
-      plan.size.runs += i - first;
-      if (i == list.count || list.tasks[i].tile_class != tile_class) continue;
-      const Task& task = list.tasks[i++];
+      lane.load = load;
+      lane.largest_item = largest;
+      if (cost == end) break;
+      const Task& task = list.tasks[tasks.task[cost - tasks.whole_cost]];
+      const std::size_t c = static_cast<std::size_t>(task.tile_class);
+      lane.totals[c] -= task.cost;
+      --lane.items[c];
       i32 items = 0;
       lay_task(
           group.classes[c], task, lane, [&](i32) { ++items; }, [](i32) {});
-      plan.size.runs += items;
+      plan.size.runs += items - 1;
       if (items > 1 || task.needs_state != 0) {
         plan.size.state_rows += i64{items} * task.num_fused * plan.team;
       }
     }
+  }
+  return lane;
+}
+
+Lanes try_levels(const GroupFacts& group, const TaskList& list, const LaneLists& tasks,
+                 const ClassLoads& levels, LevelPlan& plan) {
+  plan.size = CutSize{};
+  Lanes lanes;
+  for (std::size_t c = 0; c < lanes.size(); ++c) {
+    lanes[c] = try_level(group, list, tasks[c], plan.shares[c], levels[c], plan);
   }
   return lanes;
 }
@@ -155,20 +170,48 @@ struct Demand {
   bool can_cut = false;  // some task has more than one KV tile
 };
 
-Demand demand_of(const GroupFacts& group, const TaskList& list, bool together) {
+/// Sorts the tasks by the sets of workers and asks what they demand.
+Demand demand_of(const GroupFacts& group, const TaskList& list, const WholeSize& whole,
+                 bool together, const Scratch& scratch, LaneLists& lanes) {
+  std::array<i32, device::kMaxClasses> next{};
+  i32 begin = 0;
+  for (std::size_t c = 0; c < lanes.size(); ++c) {
+    LaneTasks& lane = lanes[together ? 0 : c];
+    lane.totals[c] = whole.classes[c].total;
+    lane.items[c] = whole.classes[c].runs;
+    lane.count += whole.classes[c].runs;
+    lanes[c].whole_cost = scratch.lane_cost + begin;
+    lanes[c].task = scratch.lane_task + begin;
+    next[c] = begin;
+    begin += together ? 0 : whole.classes[c].runs;
+  }
   Demand demand;
-  for (i32 i = 0; i < list.count; ++i) {
-    const Task& task = list.tasks[i];
-    const std::size_t c = static_cast<std::size_t>(task.tile_class);
+  for (i32 i = 0; i < list.count;) {
+    // As long as the class stays the same.
+    const i32 tile_class = list.tasks[i].tile_class;
+    const std::size_t c = static_cast<std::size_t>(tile_class);
+    const std::size_t lane = together ? 0 : c;
     const TileClass& tile = group.classes[c];
     const CostModel& cost = tile.cost;
-    demand.can_cut |= task.tokens() > tile.kv_tile;
-    const std::size_t lane = together ? 0 : c;
-    // Plus one: tasks that cost nothing still need a team.
-    demand.totals[lane] +=
-        1 + task.cost + (task.needs_state != 0 ? i64{cost.per_state_row} * task.num_fused : 0);
+    i32 to = next[lane];
+    i32 rows = 0;
+    i32 tokens = 0;
+    i64 total = 0;
+    for (; i < list.count && list.tasks[i].tile_class == tile_class; ++i, ++to) {
+      const Task& task = list.tasks[i];
+      scratch.lane_task[to] = i;
+      scratch.lane_cost[to] = task.needs_state != 0 ? kNever : task.cost;
+      // Plus one: tasks that cost nothing still need a team.
+      total += 1 + task.cost;
+      if (task.needs_state != 0) total += i64{cost.per_state_row} * task.num_fused;
+      rows = std::max(rows, task.num_fused);
+      tokens = std::max(tokens, task.tokens());
+    }
+    next[lane] = to;
+    demand.can_cut |= tokens > tile.kv_tile;
+    demand.totals[lane] += total;
     demand.per_cut[lane] = std::max<i64>(
-        demand.per_cut[lane], cost.per_item + i64{2} * cost.per_state_row * task.num_fused +
+        demand.per_cut[lane], cost.per_item + i64{2} * cost.per_state_row * rows +
                                   (cost.per_tile + i64{cost.per_kv_token} * tile.kv_tile) / 2);
   }
   return demand;
@@ -219,7 +262,7 @@ class LevelSearch {
 }  // namespace
 
 bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList& list,
-                LevelPlan& plan) {
+                const WholeSize& whole, const Scratch& scratch, LevelPlan& plan) {
   plan = LevelPlan{};
   plan.team = team_heads(batch.domain_heads, group.num_workers);
   plan.copies = batch.domain_heads / plan.team;
@@ -227,7 +270,8 @@ bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList
   const std::size_t classes = static_cast<std::size_t>(group.num_classes);
   plan.together = classes == 1 || group.target->shared_workers;
   if (teams < 2) return false;
-  Demand demand = demand_of(group, list, plan.together);
+  LaneLists tasks;
+  Demand demand = demand_of(group, list, whole, plan.together, scratch, tasks);
   if (!demand.can_cut) return false;
   for (i64& total : demand.totals) total *= plan.copies;
   if (plan.together) {
@@ -250,33 +294,40 @@ bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     bool again = false;
     for (std::size_t c = 0; c < classes; ++c) laid[c] = searches[c].level();
-    lanes = try_levels(group, list, laid, plan);
+    lanes = try_levels(group, list, tasks, laid, plan);
     for (std::size_t c = 0; c < classes; ++c) again |= searches[c].improve(lanes[c]);
     if (!again) break;
   }
   for (std::size_t c = 0; c < classes; ++c) plan.level[c] = searches[c].best();
-  if (laid != plan.level) lanes = try_levels(group, list, plan.level, plan);
+  if (laid != plan.level) lanes = try_levels(group, list, tasks, plan.level, plan);
   summarise(group, plan, lanes, plan.workers);
   return true;
 }
 
 void cut_at_level(const GroupFacts& group, const LevelPlan& plan, TaskList& list,
                   Scratch& scratch) {
-  Lanes lanes = empty_lanes(plan, plan.level);
+  Lanes lanes;
+  for (std::size_t c = 0; c < lanes.size(); ++c) {
+    lanes[c] = empty_lane(plan.shares[c], plan.level[c]);
+  }
   i32 cuts = 0;
-  i32 run = 0;
-  for (i32 i = 0; i < list.count; ++i) {
-    Task& task = list.tasks[i];
-    const std::size_t c = static_cast<std::size_t>(task.tile_class);
-    task.uneven = 1;
-    task.chunk = cuts;
-    task.num_chunks = 1;
+  i32* team_of = scratch.run_team;
+  for (Task *task = list.tasks, *end = task + list.count; task != end; ++task) {
+    const std::size_t c = static_cast<std::size_t>(task->tile_class);
+    Lane& lane = lanes[plan.together ? 0 : c];
+    task->num_chunks = 1;
+    if (lane.takes(*task)) {
+      lane.load += task->cost;
+      *team_of++ = lane.team;
+      continue;
+    }
+    task->uneven = 1;
+    task->chunk = cuts;
     lay_task(
-        group.classes[c], task, lanes[plan.together ? 0 : c],
-        [&](i32 team) { scratch.run_team[run++] = team; },
+        group.classes[c], *task, lane, [&](i32 team) { *team_of++ = team; },
         [&](i32 slot) {
           scratch.cuts[cuts++] = slot;
-          ++task.num_chunks;
+          ++task->num_chunks;
         });
   }
 }

@@ -23,9 +23,10 @@ struct LevelPlan {
 };
 
 /// Searches the levels at which the tasks of `list`, as if uncut, fill the workers. Changes no
-/// task. False if teams cannot be formed: fewer workers than heads in a domain.
+/// task. `whole`: of these tasks. False if teams cannot be formed: fewer workers than heads in a
+/// domain.
 bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList& list,
-                LevelPlan& plan);
+                const WholeSize& whole, const Scratch& scratch, LevelPlan& plan);
 
 /// Cuts all tasks of a list that was split into the plan's copies, and fills scratch.run_team.
 void cut_at_level(const GroupFacts& group, const LevelPlan& plan, TaskList& list, Scratch& scratch);

@@ -34,6 +34,8 @@ PlannerMemory::PlannerMemory(std::span<const GroupFacts> groups, const Capacity&
   const auto class_runs = ledger.add("class runs", most.runs, 4, 64);
   const auto order = ledger.add("order", most.runs, 4, 64);
   const auto buckets = ledger.add("sort buckets", kSortBuckets, 4, 64);
+  const auto lane_cost = ledger.add("costs by lane", most.tiles, 8, 64);
+  const auto lane_task = ledger.add("tasks by lane", most.tiles, 4, 64);
   const auto team = ledger.add("run teams", most.runs + most.workers, 4, 64);
   const auto cuts = ledger.add("cuts", most.runs + most.workers, 4, 64);
   const auto run_class = ledger.add("run classes", most.runs, 1, 64);
@@ -56,6 +58,8 @@ PlannerMemory::PlannerMemory(std::span<const GroupFacts> groups, const Capacity&
   scratch.class_runs = ledger.carve<i32>(base, class_runs);
   scratch.order = ledger.carve<i32>(base, order);
   scratch.buckets = ledger.carve<i32>(base, buckets);
+  scratch.lane_cost = ledger.carve<i64>(base, lane_cost);
+  scratch.lane_task = ledger.carve<i32>(base, lane_task);
   scratch.run_team = ledger.carve<i32>(base, team);
   scratch.cuts = ledger.carve<i32>(base, cuts);
   scratch.run_class = ledger.carve<std::uint8_t>(base, run_class);
