@@ -3,38 +3,18 @@
 
 #include <bit>
 
+#include "plan/sort.h"
+
 namespace plait::planning {
 namespace {
-
-/// Stable counting sort of id(0) .. id(count - 1) by bucket(id) in [0, Buckets).
-template <i32 Buckets, class Id, class Bucket>
-void counting_sort(i32 count, i32* out, i32* buckets, Id id, Bucket bucket) {
-  for (i32 b = 0; b < Buckets; ++b) buckets[b] = 0;
-  i32 first = Buckets - 1;  // bucket in use
-  i32 last = 0;
-  for (i32 i = 0; i < count; ++i) {
-    const i32 b = bucket(id(i));
-    ++buckets[b];
-    first = std::min(first, b);
-    last = std::max(last, b);
-  }
-  i32 sum = 0;
-  for (i32 b = first; b <= last; ++b) {
-    const i32 size = buckets[b];
-    buckets[b] = sum;
-    sum += size;
-  }
-  for (i32 i = 0; i < count; ++i) out[buckets[bucket(id(i))]++] = id(i);
-}
 
 /// Shift that brings `largest` below 2^bucket_bits.
 int sort_shift(i64 largest, int bucket_bits) {
   const int bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest)));
   return std::max(0, bits - bucket_bits);
 }
-constexpr int kItemBits = 10;
-constexpr int kWorkerBits = 8;  // fewer workers than runs, and sorted more often
-static_assert(kSortBuckets == 1 << kItemBits);
+constexpr int kItemBits = 10;   // sort_by_ten_bits
+constexpr int kWorkerBits = 8;  // sort_by_byte: fewer workers than runs, and sorted more often
 
 Assigned* round_robin(const AssignJob& job, i64* loads, Assigned* out) {
   i32 worker = 0;
@@ -116,13 +96,12 @@ class Rounds {
   bool done() const { return next_.run == end_; }
 
   void sort_workers() {
-    // Stable from worker order, so that ties go to the lowest id. Loads differ little after a
-    // round.
-    counting_sort<1 << kWorkerBits>(
-        job_.num_workers, scratch_.workers, scratch_.buckets, [](i32 w) { return w; },
-        [loads = scratch_.loads, shift = shift_](i32 w) {
-          return static_cast<i32>(std::min<i64>(loads[w] >> shift, (1 << kWorkerBits) - 1));
-        });
+    // Stable from worker order, so that ties go to the lowest id.
+    sort_by_byte({scratch_.workers, static_cast<std::size_t>(job_.num_workers)},
+                 scratch_.worker_keys, [loads = scratch_.loads, shift = shift_](i32 w) {
+                   return static_cast<std::uint8_t>(
+                       std::min<i64>(loads[w] >> shift, (1 << kWorkerBits) - 1));
+                 });
   }
 
   bool fill_round() {
@@ -133,40 +112,37 @@ class Rounds {
     const i64 level = level_;
     i64* const loads = scratch_.loads;
     Assigned* out = out_;
-    Next next = next_;
-    i32 run = *next.run;
-    i64 cost = cost_of[run];
-    bool any = false;
+    const i32* run = next_.run;
+    i32 left = next_.left;
+    i64 cost = cost_of[*run];
+    // Sorting is by buckets: the next worker may be a little less loaded.
     const i32* const last_worker = scratch_.workers + job_.num_workers;
-    for (const i32* worker = scratch_.workers; worker != last_worker; ++worker) {
+    for (const i32* worker = scratch_.workers; worker != last_worker && run != end; ++worker) {
       const i32 w = *worker;
       i64 load = loads[w];
-      // For C >= 2 this is at most (T - c) / C. Sorting is by buckets: the next worker may be a
-      // little less loaded.
+      // For C >= 2 such a load is at most (T - c) / C.
       if (load + ((cost + 1) >> 1) > level) continue;
-      any = true;
-      const i64 goal = load + ((level - load) * 7 >> 3);
+      const i64 goal = level - ((level - load + 7) >> 3);
       do {
         i32 count = 1;
-        const i64 all = load + cost * next.left;
+        const i64 all = load + cost * left;
         if (all <= goal) {
-          count = next.left;
+          count = left;
           load = all;
         } else {
           for (load += cost; load + cost <= goal; load += cost) ++count;
         }
-        *out++ = {w, run, per_run - next.left, count};
-        next.left -= count;
-        if (next.left > 0) continue;
-        if (++next.run == end) break;
-        next.left = per_run;
-        run = *next.run;
-        cost = cost_of[run];
+        *out++ = {w, *run, per_run - left, count};
+        left -= count;
+        if (left > 0) continue;
+        if (++run == end) break;
+        left = per_run;
+        cost = cost_of[*run];
       } while (load + cost <= goal);
       loads[w] = load;
-      if (next.run == end) break;
     }
-    next_ = next;
+    const bool any = out != out_;
+    next_ = {run, left};
     out_ = out;
     return any;
   }
@@ -213,11 +189,12 @@ AssignResult assign(const AssignJob& job, const AssignScratch& scratch, Assigned
     end = equal_items(job, scratch.loads, out);
     result.by_worker = true;
   } else {
-    const int shift = sort_shift(job.sum.largest, kItemBits);
-    counting_sort<kSortBuckets>(
-        job.num_runs, scratch.order, scratch.buckets, [runs = job.runs](i32 i) { return runs[i]; },
-        [cost = job.cost, shift](i32 run) {
-          return kSortBuckets - 1 - static_cast<i32>(cost[run] >> shift);  // longest first
+    // Longest first.
+    sort_by_ten_bits(
+        {job.runs, static_cast<std::size_t>(job.num_runs)}, scratch.order, scratch.run_keys,
+        scratch.half_sorted,
+        [cost = job.cost, shift = sort_shift(job.sum.largest, kItemBits)](i32 run) {
+          return static_cast<std::uint16_t>((1 << kItemBits) - 1 - (cost[run] >> shift));
         });
     end = Rounds(job, scratch, result.total_load, out).run();
   }

@@ -27,12 +27,13 @@ struct AssignJob {
 };
 
 struct AssignScratch {
-  i32* order = nullptr;    // [runs]
-  i64* loads = nullptr;    // [workers]
-  i32* workers = nullptr;  // [workers]
-  i32* buckets = nullptr;  // [kSortBuckets]
+  i32* order = nullptr;                 // [runs]
+  i32* half_sorted = nullptr;           // [runs]
+  std::uint16_t* run_keys = nullptr;    // [runs]
+  i64* loads = nullptr;                 // [workers]
+  i32* workers = nullptr;               // [workers]
+  std::uint8_t* worker_keys = nullptr;  // [workers]
 };
-inline constexpr i32 kSortBuckets = 1024;
 
 struct AssignResult {
   i32 num_assigned = 0;

@@ -33,7 +33,9 @@ PlannerMemory::PlannerMemory(std::span<const GroupFacts> groups, const Capacity&
   const auto cost = ledger.add("run costs", most.runs, 8, 64);
   const auto class_runs = ledger.add("class runs", most.runs, 4, 64);
   const auto order = ledger.add("order", most.runs, 4, 64);
-  const auto buckets = ledger.add("sort buckets", kSortBuckets, 4, 64);
+  const auto half_sorted = ledger.add("half sorted", most.runs, 4, 64);
+  const auto run_keys = ledger.add("run keys", most.runs, 2, 64);
+  const auto worker_keys = ledger.add("worker keys", most.workers, 1, 64);
   const auto lane_cost = ledger.add("costs by lane", most.tiles, 8, 64);
   const auto lane_task = ledger.add("tasks by lane", most.tiles, 4, 64);
   const auto team = ledger.add("run teams", most.runs + most.workers, 4, 64);
@@ -57,7 +59,9 @@ PlannerMemory::PlannerMemory(std::span<const GroupFacts> groups, const Capacity&
   scratch.run_cost = ledger.carve<i64>(base, cost);
   scratch.class_runs = ledger.carve<i32>(base, class_runs);
   scratch.order = ledger.carve<i32>(base, order);
-  scratch.buckets = ledger.carve<i32>(base, buckets);
+  scratch.half_sorted = ledger.carve<i32>(base, half_sorted);
+  scratch.run_keys = ledger.carve<std::uint16_t>(base, run_keys);
+  scratch.worker_keys = ledger.carve<std::uint8_t>(base, worker_keys);
   scratch.lane_cost = ledger.carve<i64>(base, lane_cost);
   scratch.lane_task = ledger.carve<i32>(base, lane_task);
   scratch.run_team = ledger.carve<i32>(base, team);
