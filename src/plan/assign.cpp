@@ -21,7 +21,7 @@ Assigned* round_robin(const AssignJob& job, i64* loads, Assigned* out) {
   for (i32 i = 0; i < job.num_runs; ++i) {
     const i32 run = job.runs[i];
     for (i32 k = 0; k < job.run_items; ++k) {
-      *out++ = {worker, run, k, 1};
+      *out++ = {{run, k, 1}, worker};
       loads[worker] += job.cost[run];
       if (++worker == job.num_workers) worker = 0;
     }
@@ -42,7 +42,7 @@ Assigned* equal_items(const AssignJob& job, i64* loads, Assigned* out) {
     loads[w] = left * cost;
     while (left > 0) {
       const i32 count = static_cast<i32>(std::min<i64>(left, job.run_items - first));
-      *out++ = {w, job.runs[run], first, count};
+      *out++ = {{job.runs[run], first, count}, w};
       left -= count;
       first += count;
       if (first == job.run_items) {
@@ -132,7 +132,7 @@ class Rounds {
         } else {
           for (load += cost; load + cost <= goal; load += cost) ++count;
         }
-        *out++ = {w, *run, per_run - left, count};
+        *out++ = {{*run, per_run - left, count}, w};
         left -= count;
         if (left > 0) continue;
         if (++run == end) break;
@@ -157,7 +157,7 @@ class Rounds {
       const i32 w = scratch_.workers[k];
       if (scratch_.loads[w] > average) continue;
       scratch_.loads[w] += job_.cost[*next_.run];
-      *out_++ = {w, *next_.run, job_.run_items - next_.left, 1};
+      *out_++ = {{*next_.run, job_.run_items - next_.left, 1}, w};
       if (--next_.left > 0) continue;
       ++next_.run;
       next_.left = job_.run_items;

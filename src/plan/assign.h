@@ -8,12 +8,10 @@
 
 namespace plait::planning {
 
-/// Heads [first, first + count) of a run, given to a worker.
+/// A part of a run, given to a worker.
 struct Assigned {
+  device::Slice slice;
   i32 worker;
-  i32 run;
-  i32 first;
-  i32 count;
 };
 
 struct AssignJob {

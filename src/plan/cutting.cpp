@@ -27,9 +27,10 @@ bool keeps_bound(const GroupFacts& group, const WorkerPlan& plan) {
 
 class Cutter {
  public:
-  Cutter(const GroupFacts& group, BatchFacts& batch, TaskList& list, BlobWriter& blob,
-         Scratch& scratch, WorkerPlan& workers)
+  Cutter(const GroupFacts& group, const WholeSize& whole, BatchFacts& batch, TaskList& list,
+         BlobWriter& blob, Scratch& scratch, WorkerPlan& workers)
       : group_(group),
+        whole_(whole),
         batch_(batch),
         list_(list),
         blob_(blob),
@@ -45,7 +46,6 @@ class Cutter {
       cut_unsplit(group_, batch_, list_);
       return assign_and_write();
     }
-    whole_ = measure(batch_, list_);
     mean_ = std::max<i64>(1, (whole_.total + group_.num_workers - 1) / group_.num_workers);
     return group_.canonical() ? canonical() : balanced();
   }
@@ -135,12 +135,12 @@ class Cutter {
   i64 good() const { return mean_ + mean_ / 32; }
 
   const GroupFacts& group_;
+  const WholeSize& whole_;
   BatchFacts& batch_;
   TaskList& list_;
   BlobWriter& blob_;
   Scratch& scratch_;
   WorkerPlan& workers_;
-  WholeSize whole_;
   i64 mean_ = 1;  // load of a worker
   i32 num_runs_ = 0;
 };
@@ -166,9 +166,9 @@ void make_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& list
   }
 }
 
-RunSection cut_and_assign(const GroupFacts& group, BatchFacts& batch, TaskList& list,
-                          BlobWriter& blob, Scratch& scratch, WorkerPlan& workers) {
-  return Cutter(group, batch, list, blob, scratch, workers).run();
+RunSection cut_and_assign(const GroupFacts& group, const WholeSize& whole, BatchFacts& batch,
+                          TaskList& list, BlobWriter& blob, Scratch& scratch, WorkerPlan& workers) {
+  return Cutter(group, whole, batch, list, blob, scratch, workers).run();
 }
 
 }  // namespace plait::planning

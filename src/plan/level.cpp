@@ -35,37 +35,27 @@ struct Lane {
 };
 using Lanes = std::array<Lane, device::kMaxClasses>;
 
-/// Whole KV tiles of a split item that cost at most `room`.
-i32 tokens_that_fit(const TileClass& tile, const Task& task, i64 room) {
-  const i64 fixed = tile.cost.per_item + i64{tile.cost.per_state_row} * task.num_fused;
-  const i64 each = tile.cost.per_tile + i64{tile.cost.per_kv_token} * tile.kv_tile;
-  if (each <= 0 || room <= fixed) return 0;
-  const i64 tiles = (room - fixed) / each;
-  return saturate(std::min<i64>(tiles * tile.kv_tile, task.tokens()));
-}
-
 /// Lays a task that its team does not take whole after those before it: place(team) for each of its
 /// items, cut(slot) between them.
 template <class Place, class Cut>
 void lay_task(const TileClass& tile, const Task& task, Lane& lane, Place&& place, Cut&& cut) {
+  const CostModel& cost = tile.cost;
+  const i64 fixed = cost.per_item + i64{cost.per_state_row} * task.num_fused;  // of a split item
+  const i64 each = cost.per_tile + i64{cost.per_kv_token} * tile.kv_tile;
   i32 begin = task.kv_begin;
-  bool split = false;
   // Costs of pieces placed before the first cut was decided are those of a split task.
-  while (true) {
-    const bool state = split || task.needs_state != 0;
-    const i64 rest = item_cost(tile, task.kv_end - begin, state ? task.num_fused : 0);
-    if (lane.load + rest <= lane.level || lane.last()) {
-      lane.place(task.tile_class, rest);
+  i64 rest = task.needs_state == 0 ? task.cost : item_cost(tile, task.tokens(), task.num_fused);
+  while (lane.load + rest > lane.level && !lane.last()) {
+    // Whole KV tiles of a split item that the team has room for.
+    const i64 room = lane.level - lane.load - fixed;
+    const i64 tiles = each > 0 && room > 0 ? room / each : 0;
+    const i64 fit = tiles * tile.kv_tile;
+    if (tiles > 0 && fit < task.kv_end - begin) {
+      lane.place(task.tile_class, std::min(kMaxCost, fixed + tiles * each));
       place(lane.team);
-      return;
-    }
-    const i32 fit = tokens_that_fit(tile, task, lane.level - lane.load);
-    if (fit > 0 && fit < task.kv_end - begin) {
-      split = true;
-      lane.place(task.tile_class, item_cost(tile, fit, task.num_fused));
-      place(lane.team);
-      begin += fit;
+      begin += static_cast<i32>(fit);
       cut(begin);
+      rest = item_cost(tile, task.kv_end - begin, task.num_fused);
     } else if (lane.load == 0) {
       // A level below one tile: the whole rest goes here.
       lane.place(task.tile_class, rest);
@@ -75,11 +65,13 @@ void lay_task(const TileClass& tile, const Task& task, Lane& lane, Place&& place
     }
     lane.next();
   }
+  lane.place(task.tile_class, rest);
+  place(lane.team);
 }
 
 /// The tasks of one set of workers as the search reads them, again and again.
 struct LaneTasks {
-  const i64* whole_cost = nullptr;  // kNever if it cannot go anywhere whole
+  const i64* whole_cost = nullptr;  // kNever if it cannot go anywhere whole, and after the last
   const i32* task = nullptr;        // place in the list
   i32 count = 0;
   // As if every task were one item, without a state.
@@ -111,9 +103,9 @@ Lane try_level(const GroupFacts& group, const TaskList& list, const LaneTasks& t
       // As many as the team takes whole: nearly all.
       i64 load = lane.load;
       i64 largest = lane.largest_item;
-      for (; cost != end && load + *cost <= level; ++cost) {
-        load += *cost;
-        largest = std::max(largest, *cost);
+      for (i64 next = load + *cost; next <= level; next = load + *cost) {
+        load = next;
+        largest = std::max(largest, *cost++);
       }
       lane.load = load;
       lane.largest_item = largest;
@@ -183,7 +175,7 @@ Demand demand_of(const GroupFacts& group, const TaskList& list, const WholeSize&
     lanes[c].whole_cost = scratch.lane_cost + begin;
     lanes[c].task = scratch.lane_task + begin;
     next[c] = begin;
-    begin += together ? 0 : whole.classes[c].runs;
+    begin += together ? 0 : whole.classes[c].runs + 1;
   }
   Demand demand;
   for (i32 i = 0; i < list.count;) {
@@ -213,6 +205,9 @@ Demand demand_of(const GroupFacts& group, const TaskList& list, const WholeSize&
     demand.per_cut[lane] = std::max<i64>(
         demand.per_cut[lane], cost.per_item + i64{2} * cost.per_state_row * rows +
                                   (cost.per_tile + i64{cost.per_kv_token} * tile.kv_tile) / 2);
+  }
+  for (std::size_t c = 0; c < lanes.size(); ++c) {
+    if (lanes[c].count > 0) scratch.lane_cost[next[c]] = kNever;
   }
   return demand;
 }

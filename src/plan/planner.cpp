@@ -197,9 +197,10 @@ void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, Blob
   list.tasks = memory.scratch.tasks;
   list.view_begin = memory.scratch.view_begin;
   make_tasks(group, facts, list);
-  if (group.policy.balance) lighten_costs(group, list);
+  WholeSize whole = measure(facts, list);
+  if (group.policy.balance && lighten_costs(group, whole, list)) whole = measure(facts, list);
   WorkerPlan workers;
-  const RunSection runs = cut_and_assign(group, facts, list, blob, memory.scratch, workers);
+  const RunSection runs = cut_and_assign(group, whole, facts, list, blob, memory.scratch, workers);
   write_slices(group, workers, memory.scratch, blob, out);
   const MergeSection merges = write_merges(facts, list, runs, blob);
   if (runs.state_rows > bounds.state_rows || merges.num_counters > bounds.counters) {

@@ -36,8 +36,8 @@ PlannerMemory::PlannerMemory(std::span<const GroupFacts> groups, const Capacity&
   const auto half_sorted = ledger.add("half sorted", most.runs, 4, 64);
   const auto run_keys = ledger.add("run keys", most.runs, 2, 64);
   const auto worker_keys = ledger.add("worker keys", most.workers, 1, 64);
-  const auto lane_cost = ledger.add("costs by lane", most.tiles, 8, 64);
-  const auto lane_task = ledger.add("tasks by lane", most.tiles, 4, 64);
+  const auto lane_cost = ledger.add("costs by lane", most.tiles + device::kMaxClasses, 8, 64);
+  const auto lane_task = ledger.add("tasks by lane", most.tiles + device::kMaxClasses, 4, 64);
   const auto team = ledger.add("run teams", most.runs + most.workers, 4, 64);
   const auto cuts = ledger.add("cuts", most.runs + most.workers, 4, 64);
   const auto run_class = ledger.add("run classes", most.runs, 1, 64);

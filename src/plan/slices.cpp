@@ -24,7 +24,7 @@ class Lists {
     workers[0] = 0;
     for (const Assigned* a = begin; a != end; ++a, ++slice) {
       while (worker < a->worker) workers[++worker] = static_cast<i32>(slice - first);
-      *slice = {a->run, a->first, a->count};
+      *slice = a->slice;
     }
     while (worker < header_.num_workers) workers[++worker] = static_cast<i32>(slice - first);
   }
@@ -36,7 +36,7 @@ class Lists {
     const i32 num_workers = header_.num_workers;
     std::fill_n(next, num_workers, 0);
     for (const Assigned* a = begin; a != end; ++a) {
-      if (wanted(a->run)) ++next[a->worker];
+      if (wanted(a->slice.run)) ++next[a->worker];
     }
     i32 count = 0;
     for (i32 w = 0; w < num_workers; ++w) {
@@ -47,7 +47,7 @@ class Lists {
     workers[num_workers] = count;
     Slice* const slices = open(count);
     for (const Assigned* a = begin; a != end; ++a) {
-      if (wanted(a->run)) slices[next[a->worker]++] = {a->run, a->first, a->count};
+      if (wanted(a->slice.run)) slices[next[a->worker]++] = a->slice;
     }
   }
 
