@@ -115,13 +115,12 @@ class Rounds {
     const i32* run = next_.run;
     i32 left = next_.left;
     i64 cost = cost_of[*run];
-    // Sorting is by buckets: the next worker may be a little less loaded.
+    i64 most = level - ((cost + 1) >> 1);  // for C >= 2 at most (T - c) / C
     const i32* const last_worker = scratch_.workers + job_.num_workers;
-    for (const i32* worker = scratch_.workers; worker != last_worker && run != end; ++worker) {
+    for (const i32* worker = scratch_.workers; worker != last_worker; ++worker) {
       const i32 w = *worker;
       i64 load = loads[w];
-      // For C >= 2 such a load is at most (T - c) / C.
-      if (load + ((cost + 1) >> 1) > level) continue;
+      if (load > most) continue;  // sorting is by buckets: the next may be a little less loaded
       const i64 goal = level - ((level - load + 7) >> 3);
       do {
         i32 count = 1;
@@ -138,8 +137,10 @@ class Rounds {
         if (++run == end) break;
         left = per_run;
         cost = cost_of[*run];
+        most = level - ((cost + 1) >> 1);
       } while (load + cost <= goal);
       loads[w] = load;
+      if (run == end) break;
     }
     const bool any = out != out_;
     next_ = {run, left};
