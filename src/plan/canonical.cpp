@@ -85,12 +85,12 @@ void build_canonical_tasks(const GroupFacts& group, const BatchFacts& batch, boo
             t.tile_class = 0;
             t.num_chunks = 1;
             t.chunk = 0;
-            t.uneven = 0;
+            t.uneven = false;
             t.first_run = 0;
             // Folding starts at the first segment that the rows see: not here, if an outer view
             // holds keys that they see too.
-            t.may_fold = start == 0 || visible.low >= start ? 1 : 0;
-            t.needs_state = 0;
+            t.may_fold = start == 0 || visible.low >= start;
+            t.needs_state = false;
             t.cost = item_cost(tile, t.tokens(), 0);
           }
           fused += count;

@@ -12,7 +12,7 @@ void cut_canonical(const GroupFacts& group, Task& task, i64 limit) {
   const i32 segment = group.segment_tokens;
   const i32 segments = (task.kv_end - 1) / segment - task.kv_begin / segment + 1;
   i64 folded = 1;
-  if (task.may_fold != 0) {
+  if (task.may_fold) {
     if (task.cost <= limit) {
       folded = segments;
     } else {
@@ -28,7 +28,7 @@ void cut_canonical(const GroupFacts& group, Task& task, i64 limit) {
 void cut_throughput(const GroupFacts& group, Task& task, i64 limit) {
   task.num_chunks = 1;
   task.chunk = 0;
-  task.uneven = 0;
+  task.uneven = false;
   if (task.cost <= limit) return;
   const i32 kv_tile = group.classes[static_cast<std::size_t>(task.tile_class)].kv_tile;
   const i64 tiles = (i64{task.tokens()} + kv_tile - 1) / kv_tile;
@@ -43,7 +43,7 @@ void cut_throughput(const GroupFacts& group, Task& task, i64 limit) {
 
 void add_cut(CutSize& size, const BatchFacts& batch, const Task& task) {
   size.runs += task.num_chunks;
-  if (task.num_chunks > 1 || task.needs_state != 0) {
+  if (!task.whole()) {
     size.state_rows += i64{task.num_chunks} * task.num_fused * batch.domain_heads;
   }
 }
@@ -51,7 +51,7 @@ void add_cut(CutSize& size, const BatchFacts& batch, const Task& task) {
 void mark_shared_rows(const GroupFacts& group, const BatchFacts& batch, TaskList& list) {
   const std::size_t views = batch.num_views();
   if (!group.policy.allow_write_through) {
-    for (i32 i = 0; i < list.count; ++i) list.tasks[i].needs_state = 1;
+    for (i32 i = 0; i < list.count; ++i) list.tasks[i].needs_state = true;
     return;
   }
   if (views == 1) return;
@@ -66,7 +66,7 @@ void mark_shared_rows(const GroupFacts& group, const BatchFacts& batch, TaskList
           Task& y = list.tasks[j];
           const i32 x_end = x.fused_begin + x.num_fused;
           const i32 y_end = y.fused_begin + y.num_fused;
-          if (x.fused_begin < y_end && y.fused_begin < x_end) x.needs_state = y.needs_state = 1;
+          if (x.fused_begin < y_end && y.fused_begin < x_end) x.needs_state = y.needs_state = true;
           if (x_end <= y_end) ++i;
           if (y_end <= x_end) ++j;
         }
@@ -75,28 +75,35 @@ void mark_shared_rows(const GroupFacts& group, const BatchFacts& batch, TaskList
   }
 }
 
-WholeSize measure(const BatchFacts& batch, const TaskList& list) {
+WholeSize measure(const BatchFacts& batch, const TaskList& list, Scratch& scratch) {
+  // In locals, which what is written cannot change.
+  i64* const cost_of = scratch.run_cost;
+  std::uint8_t* const class_of = scratch.run_class;
+  const Task* const tasks = list.tasks;
+  const i32 count = list.count;
   WholeSize whole;
-  whole.size.runs = list.count;
   i64 rows = 0;
-  const Task* const end = list.tasks + list.count;
-  for (const Task* task = list.tasks; task != end;) {
+  for (i32 i = 0; i < count;) {
     // As long as the class stays the same.
-    const i32 tile_class = task->tile_class;
-    const Task* const first = task;
-    ClassCosts sum = whole.classes[static_cast<std::size_t>(tile_class)];
-    for (; task != end && task->tile_class == tile_class; ++task) {
-      sum.total += task->cost;
-      sum.largest = std::max(sum.largest, task->cost);
-      rows += task->needs_state != 0 ? task->num_fused : 0;
+    const std::uint8_t tile_class = tasks[i].tile_class;
+    const i32 first = i;
+    ClassCosts sum = whole.runs.classes[tile_class];
+    for (; i < count && tasks[i].tile_class == tile_class; ++i) {
+      const i64 cost = tasks[i].cost;
+      cost_of[i] = cost;
+      class_of[i] = tile_class;
+      sum.add(cost);
+      rows += tasks[i].needs_state ? tasks[i].num_fused : 0;
     }
-    sum.runs += static_cast<i32>(task - first);
-    whole.classes[static_cast<std::size_t>(tile_class)] = sum;
+    sum.runs += i - first;
+    whole.runs.classes[tile_class] = sum;
   }
-  for (const ClassCosts& c : whole.classes) {
+  whole.runs.count = count;
+  for (const ClassCosts& c : whole.runs.classes) {
     whole.total += c.total * batch.domain_heads;
     whole.largest = std::max(whole.largest, c.largest);
   }
+  whole.size.runs = count;
   whole.size.state_rows = rows * batch.domain_heads;
   return whole;
 }

@@ -25,9 +25,11 @@ struct WholeSize {
   i64 total = 0;    // cost of all heads
   i64 largest = 0;  // cost of one item
   CutSize size;
-  std::array<ClassCosts, device::kMaxClasses> classes{};  // one run for each task
+  RunCosts runs;  // as if no task needed a state
 };
-WholeSize measure(const BatchFacts& batch, const TaskList& list);
+
+/// Leaves cost and class of each in scratch, as cost_runs does.
+WholeSize measure(const BatchFacts& batch, const TaskList& list, Scratch& scratch);
 
 /// One item per task.
 CutSize cut_unsplit(const GroupFacts& group, const BatchFacts& batch, TaskList& list);

@@ -13,7 +13,7 @@ bool lighten_costs(GroupFacts& group, const WholeSize& whole, TaskList& list) {
   bool any_headroom = false;
   for (std::size_t c = 0; c < count; ++c) {
     const i32 headroom = group.classes[c].cost.headroom;
-    const i64 total = whole.classes[c].total;
+    const i64 total = whole.runs.classes[c].total;
     if (total == 0) continue;
     weights[c] = std::max<i64>(1, total / headroom * kNoHeadroom);
     ++classes_with_work;
@@ -26,7 +26,7 @@ bool lighten_costs(GroupFacts& group, const WholeSize& whole, TaskList& list) {
   bool any = false;
   for (std::size_t c = 0; c < count; ++c) {
     CostModel& cost = group.classes[c].cost;
-    if (whole.classes[c].total == 0 || cost.headroom <= kNoHeadroom) continue;
+    if (whole.runs.classes[c].total == 0 || cost.headroom <= kNoHeadroom) continue;
     // A worker's rate rises as the others leave the memory to it, up to what it can read alone.
     const i64 workers = i64{group.num_workers} * kNoHeadroom;
     const i64 busy =
@@ -40,9 +40,9 @@ bool lighten_costs(GroupFacts& group, const WholeSize& whole, TaskList& list) {
   const Task* const end = list.tasks + list.count;
   for (Task* task = list.tasks; task != end;) {
     // As long as the class stays the same; in a local, which what is written cannot change.
-    const i32 tile_class = task->tile_class;
-    const bool costs_less = changed[static_cast<std::size_t>(tile_class)];
-    const TileClass tile = group.classes[static_cast<std::size_t>(tile_class)];
+    const std::uint8_t tile_class = task->tile_class;
+    const bool costs_less = changed[tile_class];
+    const TileClass tile = group.classes[tile_class];
     for (; task != end && task->tile_class == tile_class; ++task) {
       if (costs_less) task->cost = item_cost(tile, task->tokens(), 0);
     }

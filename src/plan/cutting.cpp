@@ -51,9 +51,9 @@ class Cutter {
   }
 
  private:
-  void assign() {
-    const RunCosts costs = cost_runs(group_, list_, scratch_);
-    num_runs_ = costs.runs;
+  void assign() { assign(cost_runs(group_, list_, scratch_)); }
+  void assign(const RunCosts& costs) {
+    num_runs_ = costs.count;
     workers_ = assign_group(group_, costs, batch_.domain_heads, scratch_);
   }
   /// Once, when it is known how the tasks are cut best.
@@ -80,14 +80,20 @@ class Cutter {
   /// Whole items first (none above one mean load), longest first; if they do not level, cut where
   /// workers are full; if there are too few workers for that, cut smaller and smaller.
   RunSection balanced() {
-    if (whole_.largest > mean_) cut_to_limit(group_, batch_, list_, mean_);
-    assign();
+    if (whole_.largest > mean_) {
+      cut_to_limit(group_, batch_, list_, mean_);
+      assign();
+    } else if (whole_.size.state_rows > 0) {
+      assign();
+    } else {
+      assign(whole_.runs);  // nothing is cut
+    }
     if (workers_.largest_load <= good() || !group_.policy.balance) return write();
     LevelPlan level;
     if (!pays(level)) return smaller();
     split_heads(level.team, batch_, list_);
     cut_at_level(group_, level, list_, scratch_);
-    num_runs_ = cost_runs(group_, list_, scratch_).runs;
+    num_runs_ = cost_runs(group_, list_, scratch_).count;
     workers_ = level.workers;
     workers_.team = level.team;
     workers_.num_runs = num_runs_;

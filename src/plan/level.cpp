@@ -24,7 +24,7 @@ struct Lane {
     largest_item = std::max(largest_item, cost);
   }
   /// Whether a task goes here whole, for what it costs as one item: nearly all do.
-  bool takes(const Task& task) const { return task.needs_state == 0 && load + task.cost <= level; }
+  bool takes(const Task& task) const { return !task.needs_state && load + task.cost <= level; }
   i64 largest_load() const { return std::max(largest_before, load); }
   bool last() const { return team + 1 >= teams; }
   void next() {
@@ -44,7 +44,7 @@ void lay_task(const TileClass& tile, const Task& task, Lane& lane, Place&& place
   const i64 each = cost.per_tile + i64{cost.per_kv_token} * tile.kv_tile;
   i32 begin = task.kv_begin;
   // Costs of pieces placed before the first cut was decided are those of a split task.
-  i64 rest = task.needs_state == 0 ? task.cost : item_cost(tile, task.tokens(), task.num_fused);
+  i64 rest = !task.needs_state ? task.cost : item_cost(tile, task.tokens(), task.num_fused);
   while (lane.load + rest > lane.level && !lane.last()) {
     // Whole KV tiles of a split item that the team has room for.
     const i64 room = lane.level - lane.load - fixed;
@@ -118,7 +118,7 @@ Lane try_level(const GroupFacts& group, const TaskList& list, const LaneTasks& t
       lay_task(
           group.classes[c], task, lane, [&](i32) { ++items; }, [](i32) {});
       plan.size.runs += items - 1;
-      if (items > 1 || task.needs_state != 0) {
+      if (items > 1 || task.needs_state) {
         plan.size.state_rows += i64{items} * task.num_fused * plan.team;
       }
     }
@@ -169,13 +169,13 @@ Demand demand_of(const GroupFacts& group, const TaskList& list, const WholeSize&
   i32 begin = 0;
   for (std::size_t c = 0; c < lanes.size(); ++c) {
     LaneTasks& lane = lanes[together ? 0 : c];
-    lane.totals[c] = whole.classes[c].total;
-    lane.items[c] = whole.classes[c].runs;
-    lane.count += whole.classes[c].runs;
+    lane.totals[c] = whole.runs.classes[c].total;
+    lane.items[c] = whole.runs.classes[c].runs;
+    lane.count += whole.runs.classes[c].runs;
     lanes[c].whole_cost = scratch.lane_cost + begin;
     lanes[c].task = scratch.lane_task + begin;
     next[c] = begin;
-    begin += together ? 0 : whole.classes[c].runs + 1;
+    begin += together ? 0 : whole.runs.classes[c].runs + 1;
   }
   Demand demand;
   for (i32 i = 0; i < list.count;) {
@@ -192,10 +192,10 @@ Demand demand_of(const GroupFacts& group, const TaskList& list, const WholeSize&
     for (; i < list.count && list.tasks[i].tile_class == tile_class; ++i, ++to) {
       const Task& task = list.tasks[i];
       scratch.lane_task[to] = i;
-      scratch.lane_cost[to] = task.needs_state != 0 ? kNever : task.cost;
+      scratch.lane_cost[to] = task.needs_state ? kNever : task.cost;
       // Plus one: tasks that cost nothing still need a team.
       total += 1 + task.cost;
-      if (task.needs_state != 0) total += i64{cost.per_state_row} * task.num_fused;
+      if (task.needs_state) total += i64{cost.per_state_row} * task.num_fused;
       rows = std::max(rows, task.num_fused);
       tokens = std::max(tokens, task.tokens());
     }
@@ -316,7 +316,7 @@ void cut_at_level(const GroupFacts& group, const LevelPlan& plan, TaskList& list
       *team_of++ = lane.team;
       continue;
     }
-    task->uneven = 1;
+    task->uneven = true;
     task->chunk = cuts;
     lay_task(
         group.classes[c], *task, lane, [&](i32 team) { *team_of++ = team; },

@@ -30,7 +30,7 @@ void sweep(const TaskList& list, const i32* begin, std::size_t views, Visit visi
       }
     }
     if (next == INT64_MAX) return;
-    if (count > 0 && (active[0]->needs_state != 0 || active[0]->num_chunks > 1)) {
+    if (count > 0 && !active[0]->whole()) {
       visit(x, static_cast<i32>(next), active.data(), count);
     }
     x = static_cast<i32>(next);
@@ -42,7 +42,7 @@ template <class Visit>
 void visit_tasks(const TaskList& list, const i32* begin, Visit visit) {
   for (i32 i = begin[0]; i < begin[1]; ++i) {
     Task* const task = list.tasks + i;
-    if (task->needs_state == 0 && task->num_chunks == 1) continue;
+    if (task->whole()) continue;
     visit(task->fused_begin, task->fused_begin + task->num_fused, &task, std::size_t{1});
   }
 }

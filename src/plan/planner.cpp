@@ -197,8 +197,10 @@ void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, Blob
   list.tasks = memory.scratch.tasks;
   list.view_begin = memory.scratch.view_begin;
   make_tasks(group, facts, list);
-  WholeSize whole = measure(facts, list);
-  if (group.policy.balance && lighten_costs(group, whole, list)) whole = measure(facts, list);
+  WholeSize whole = measure(facts, list, memory.scratch);
+  if (group.policy.balance && lighten_costs(group, whole, list)) {
+    whole = measure(facts, list, memory.scratch);
+  }
   WorkerPlan workers;
   const RunSection runs = cut_and_assign(group, whole, facts, list, blob, memory.scratch, workers);
   write_slices(group, workers, memory.scratch, blob, out);

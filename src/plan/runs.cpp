@@ -40,9 +40,6 @@ i32 canonical_pieces(const BatchFacts& batch, const Task& task, Range range,
   return count;
 }
 
-/// A task that is one item and writes the output itself: nearly all are.
-bool is_whole(const Task& task) { return task.num_chunks == 1 && task.needs_state == 0; }
-
 }  // namespace
 
 RunCosts cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scratch) {
@@ -51,23 +48,21 @@ RunCosts cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scrat
   std::uint8_t* const class_of = scratch.run_class;
   const Task* const end = list.tasks + list.count;
   RunCosts costs;
-  i32 runs = 0;
+  i32 run = 0;
   for (const Task* task = list.tasks; task != end;) {
     // As long as the class stays the same.
-    const i32 tile_class = task->tile_class;
-    const TileClass& tile = group.classes[static_cast<std::size_t>(tile_class)];
-    ClassCosts sum = costs.classes[static_cast<std::size_t>(tile_class)];
-    const i32 first = runs;
+    const std::uint8_t tile_class = task->tile_class;
+    const TileClass& tile = group.classes[tile_class];
+    const i32 first = run;
+    ClassCosts sum = costs.classes[tile_class];
     const auto add = [&](i64 cost) {
-      cost_of[runs] = cost;
-      class_of[runs] = static_cast<std::uint8_t>(tile_class);
-      ++runs;
-      sum.total += cost;
-      sum.largest = std::max(sum.largest, cost);
-      sum.smallest = std::min(sum.smallest, cost);
+      cost_of[run] = cost;
+      class_of[run] = tile_class;
+      sum.add(cost);
+      ++run;
     };
     for (; task != end && task->tile_class == tile_class; ++task) {
-      if (is_whole(*task)) {
+      if (task->whole()) {
         add(task->cost);
         continue;
       }
@@ -76,10 +71,10 @@ RunCosts cost_runs(const GroupFacts& group, const TaskList& list, Scratch& scrat
         add(item_cost(tile, range.end - range.begin, task->num_fused));
       }
     }
-    sum.runs += runs - first;
-    costs.classes[static_cast<std::size_t>(tile_class)] = sum;
+    sum.runs += run - first;
+    costs.classes[tile_class] = sum;
   }
-  costs.runs = runs;
+  costs.count = run;
   return costs;
 }
 
@@ -100,10 +95,8 @@ class RunWriter {
     const i32 heads = batch_.domain_heads;
     device::Run* run = runs_ + num_runs_;
     device::Piece* piece = pieces_ + num_pieces_;
-    for (; task != end && is_whole(*task); ++task, ++run) {
+    for (; task != end && task->whole(); ++task, ++run) {
       const bool any = task->kv_begin < task->kv_end;
-      task->first_run = static_cast<i32>(run - runs_);
-      task->merged = 0;
       *run = {task->fused_begin,
               task->num_fused,
               task->head,
@@ -126,7 +119,7 @@ class RunWriter {
   void write_items(Task& task) {
     task.first_run = num_runs_;
     task.merged = 0;
-    const bool state = task.needs_state != 0 || task.num_chunks > 1;
+    const bool state = !task.whole();
     for (i32 c = 0; c < task.num_chunks; ++c) {
       const Range range = chunk_range(group_, task, scratch_.cuts, c);
       const i32 pieces = range.begin < range.end ? write_pieces(task, range) : 0;

@@ -13,10 +13,16 @@ struct ClassCosts {
   i64 total = 0;
   i64 largest = 0;
   i64 smallest = INT64_MAX;
+
+  void add(i64 cost) {
+    total += cost;
+    largest = std::max(largest, cost);
+    smallest = std::min(smallest, cost);
+  }
 };
 
 struct RunCosts {
-  i32 runs = 0;
+  i32 count = 0;
   std::array<ClassCosts, device::kMaxClasses> classes{};
 };
 

@@ -45,24 +45,27 @@ inline i64 item_cost(const TileClass& tile, i64 tokens, i64 state_rows) {
 /// items; the same for `head_count` heads of its domain. Coordinates are slots of the block, and
 /// under canonical segments segment_base + slot.
 struct Task {
-  i32 block = 0;  // RowBlock record
-  i32 fused_begin = 0, num_fused = 0;
+  i32 block = 0;  // RowBlock record; the first five are a Piece of the whole
   i32 kv_begin = 0, kv_end = 0;
   i32 full_begin = 0, full_end = 0;
+  i32 fused_begin = 0, num_fused = 0;
   i32 head = 0;
-  i32 tile_class = 0;
   i32 num_chunks = 1;
-  i32 chunk = 0;   // coordinates per item; canonical: segments of the first item; uneven: index of
-                   // its first cut
-  i32 uneven = 0;  // level cutting: items end at cuts[chunk], cuts[chunk + 1] ...
-  i32 first_run = 0;
-  i32 may_fold = 1;  // canonical: the first segments may be folded into one item
-  i32 needs_state = 0;
+  i32 chunk = 0;  // coordinates per item; canonical: segments of the first item; uneven: index of
+                  // its first cut
+  i32 first_run = 0;  // of a task that is not whole
+  std::uint8_t tile_class = 0;
+  bool uneven = false;   // level cutting: items end at cuts[chunk], cuts[chunk + 1] ...
+  bool may_fold = true;  // canonical: the first segments may be folded into one item
+  bool needs_state = false;
   i64 cost = 0;    // of the whole task as one item
   i64 merged = 0;  // by the merges that its items take part in, per head, see GroupSummary
 
+  /// One item that writes the output itself: nearly all are.
+  bool whole() const { return num_chunks == 1 && !needs_state; }
   i32 tokens() const { return kv_end - kv_begin; }
 };
+static_assert(sizeof(Task) == 64);  // a line of the cache
 
 /// Everything about one layer group that does not change between plans.
 struct GroupFacts {
@@ -142,7 +145,7 @@ struct Range {
 };
 inline Range chunk_range(const GroupFacts& group, const Task& task, const i32* cuts, i32 chunk) {
   if (task.num_chunks == 1) return {task.kv_begin, task.kv_end};
-  if (task.uneven != 0) {
+  if (task.uneven) {
     return {chunk == 0 ? task.kv_begin : cuts[task.chunk + chunk - 1],
             chunk + 1 == task.num_chunks ? task.kv_end : cuts[task.chunk + chunk]};
   }

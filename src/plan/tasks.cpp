@@ -110,7 +110,7 @@ struct Builder {
         visible_slots(group, batch, block, visible_positions(*group.spec, positions));
     if (seen.begin == seen.end && !keep_empty) return;
     const std::size_t k = static_cast<std::size_t>(c);
-    Task& t = list.tasks[list.count++];
+    Task t;
     t.block = record;
     t.fused_begin = fused;
     t.num_fused = count;
@@ -120,14 +120,9 @@ struct Builder {
     t.full_begin = full ? seen.full_begin : t.kv_begin;
     t.full_end = full ? seen.full_end : t.kv_begin;
     t.head = head;
-    t.tile_class = c;
-    t.num_chunks = 1;
-    t.chunk = 0;
-    t.uneven = 0;
-    t.first_run = 0;
-    t.may_fold = 1;
-    t.needs_state = 0;
+    t.tile_class = static_cast<std::uint8_t>(c);
     t.cost = item_cost(group.classes[k], t.tokens(), 0);
+    list.tasks[list.count++] = t;
   }
 };
 

@@ -122,7 +122,7 @@ WorkerPlan assign_group(const GroupFacts& group, const RunCosts& costs, i32 run_
     job.sum = plan.mixed ? sum_of(costs) : costs.classes[c];
     job.num_runs = job.sum.runs;
     if (job.num_runs == 0) continue;
-    list_runs(scratch, costs.runs, job.num_runs, c);
+    list_runs(scratch, costs.count, job.num_runs, c);
     job.num_workers = plan.mixed ? group.num_workers : plan.classes[c].num_workers;
     const AssignResult result = assign(job, assign_scratch, scratch.assigned + plan.num_assigned);
     plan.by_worker[c] = result.by_worker;
