@@ -125,7 +125,10 @@ class Cutter {
     for (i64 divisor : {2, 4, 8}) {
       if (whole_.largest <= mean_ / divisor) continue;  // would cut nothing
       cut_limit = std::max<i64>(1, mean_ / divisor);
-      if (!within(cut_to_limit(group_, batch_, list_, cut_limit))) break;
+      const CutSize size = cut_to_limit(group_, batch_, list_, cut_limit);
+      if (!within(size)) break;
+      // Finer cuts cost more, and so do those finer still.
+      if (least_total(size) / group_.num_workers >= best_load - best_load / 128) break;
       assign();
       assigned_limit = cut_limit;
       if (workers_.largest_load < best_load - best_load / 128) {
@@ -136,6 +139,18 @@ class Cutter {
     }
     if (cut_limit != best_limit) cut_to_limit(group_, batch_, list_, best_limit);
     return assigned_limit == best_limit ? write() : assign_and_write();
+  }
+
+  /// What all items cost at least when tasks are cut like that.
+  i64 least_total(const CutSize& size) const {
+    i64 per_item = kMaxCost;
+    i64 per_state_row = kMaxCost;
+    for (std::size_t c = 0; c < static_cast<std::size_t>(group_.num_classes); ++c) {
+      per_item = std::min<i64>(per_item, group_.classes[c].cost.per_item);
+      per_state_row = std::min<i64>(per_state_row, group_.classes[c].cost.per_state_row);
+    }
+    return whole_.total + (size.runs - whole_.size.runs) * batch_.domain_heads * per_item +
+           (size.state_rows - whole_.size.state_rows) * per_state_row;
   }
 
   i64 good() const { return mean_ + mean_ / 32; }
