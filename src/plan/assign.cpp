@@ -97,11 +97,11 @@ class Rounds {
 
   void sort_workers() {
     // Stable from worker order, so that ties go to the lowest id.
-    sort_by_byte({scratch_.workers, static_cast<std::size_t>(job_.num_workers)},
-                 scratch_.worker_keys, [loads = scratch_.loads, shift = shift_](i32 w) {
-                   return static_cast<std::uint8_t>(
-                       std::min<i64>(loads[w] >> shift, (1 << kWorkerBits) - 1));
-                 });
+    least_ =
+        sort_by_byte({scratch_.workers, static_cast<std::size_t>(job_.num_workers)},
+                     scratch_.worker_keys, least_, [loads = scratch_.loads, shift = shift_](i32 w) {
+                       return static_cast<std::uint8_t>(loads[w] >> shift);
+                     });
   }
 
   bool fill_round() {
@@ -171,6 +171,7 @@ class Rounds {
   const i32* end_;  // of the runs
   i64 level_;
   int shift_;
+  std::uint8_t least_ = 0;  // sort key of the least loaded; loads only grow
   Assigned* out_;
 };
 

@@ -103,10 +103,10 @@ void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch
       const i32 runs = static_cast<i32>(plan.classes[c].num_items / plan.team);
       list_runs(scratch, plan.num_runs, runs, c);
       lists.write_teams(scratch.class_runs, runs, scratch.run_team, plan.team);
-    } else if (plan.by_worker[c]) {
-      lists.write_sorted(begin, end);
     } else if (plan.mixed) {
       lists.write(begin, end, scratch.heap, [&](i32 run) { return scratch.run_class[run] == c; });
+    } else if (plan.by_worker[c]) {
+      lists.write_sorted(begin, end);
     } else {
       lists.write(begin, end, scratch.heap, [](i32) { return true; });
     }

@@ -3,28 +3,27 @@
 // Stable sorts of few ids by small keys, without a comparison. Keys are computed once.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 
 namespace plait::planning {
 
-/// Ids 0 .. n - 1 into `out`, ascending by key(id), which is a byte. `keys`: room for n.
+/// Ids 0 .. n - 1 into `out`, ascending by key(id), which is a byte and at least `least`. Returns
+/// the least key. `keys`: room for n.
 template <class Key>
-void sort_by_byte(std::span<std::int32_t> out, std::uint8_t* keys, Key key) {
+std::uint8_t sort_by_byte(std::span<std::int32_t> out, std::uint8_t* keys, std::uint8_t least,
+                          Key key) {
   std::int32_t places[256] = {};
   const auto count = static_cast<std::int32_t>(out.size());
-  std::int32_t first = 255;  // key in use
-  std::int32_t last = 0;
   for (std::int32_t id = 0; id < count; ++id) {
     const std::uint8_t k = key(id);
     keys[id] = k;
     ++places[k];
-    first = std::min<std::int32_t>(first, k);
-    last = std::max<std::int32_t>(last, k);
   }
+  std::int32_t first = least;
+  while (first < 255 && places[first] == 0) ++first;
   std::int32_t place = 0;
-  for (std::int32_t k = first; k <= last; ++k) {
+  for (std::int32_t k = first; place < count; ++k) {
     const std::int32_t size = places[k];
     places[k] = place;
     place += size;
@@ -32,6 +31,7 @@ void sort_by_byte(std::span<std::int32_t> out, std::uint8_t* keys, Key key) {
   for (std::int32_t id = 0; id < count; ++id) {
     out[static_cast<std::size_t>(places[keys[id]]++)] = id;
   }
+  return static_cast<std::uint8_t>(first);
 }
 
 /// `ids` into `out`, ascending by key(id), which has ten bits: the lower five, then the upper.

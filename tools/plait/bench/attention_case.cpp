@@ -140,9 +140,28 @@ AttentionCase::AttentionCase(const AttentionSpec& spec, std::vector<CaseRequest>
   args_.page_ids = {&page_ids_tensor_, 1};
 }
 
+namespace {
+
+/// In (0, 1), the same from every standard library.
+double uniform_of(std::mt19937_64& random) {
+  return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
+}
+
+}  // namespace
+
+std::vector<CaseRequest> log_uniform_requests(int count, int longest, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<CaseRequest> requests;
+  for (int i = 0; i < count; ++i) {
+    const double length = std::exp(uniform_of(random) * std::log(longest + 1.0));
+    requests.push_back({1, static_cast<std::int32_t>(std::clamp(length, 1.0, longest * 1.0))});
+  }
+  return requests;
+}
+
 std::vector<CaseRequest> skewed_requests(int count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  const auto uniform = [&random] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
+  const auto uniform = [&random] { return uniform_of(random); };
   std::vector<CaseRequest> requests;
   for (int i = 0; i < count; ++i) {
     // Box-Muller, so that every standard library gives the same lengths.

@@ -65,6 +65,8 @@ struct BatchArrays {
   Batch batch;
 };
 
+/// Lengths whose logarithms are uniform in [1, longest], the same for a seed everywhere.
+std::vector<CaseRequest> log_uniform_requests(int count, int longest, std::uint64_t seed);
 /// Log-normal lengths in [128, 32768], the same for a seed everywhere.
 std::vector<CaseRequest> skewed_requests(int count, std::uint64_t seed);
 
