@@ -48,7 +48,7 @@ bool resolve(const AttentionSpec& spec, const Batch& batch, RowBlock* records, i
     out.page_begin = page_begin;
     out.num_slots = length;
     out.base_pos = 0;
-    out.pos0 = length - num_rows;
+    out.pos0 = static_cast<i32>(slots - num_rows);
     out.request = static_cast<i32>(r);
     out.flags = flags;
     out.kv_len = length;
