@@ -16,6 +16,7 @@ struct Lane {
   i64 largest_item = 0;
   ClassLoads totals{};
   ClassLoads items{};
+  CutSize size;  // of its tasks
 
   void place(i32 tile_class, i64 cost) {
     load += cost;
@@ -88,14 +89,14 @@ Lane empty_lane(i32 teams, i64 level) {
   return lane;
 }
 
-/// Lays the tasks of one set of workers out, without a trace but the lane and the plan's size.
-Lane try_level(const GroupFacts& group, const TaskList& list, const LaneTasks& tasks, i32 teams,
-               i64 level, LevelPlan& plan) {
+/// Lays the tasks of one set of workers out, without a trace but the lane.
+Lane try_level(const GroupFacts& group, const LevelPlan& plan, const TaskList& list,
+               const LaneTasks& tasks, i32 teams, i64 level) {
   Lane lane = empty_lane(teams, level);
   for (std::size_t c = 0; c < lane.totals.size(); ++c) {
     lane.totals[c] = tasks.totals[c] * plan.copies;
     lane.items[c] = tasks.items[c] * plan.copies;
-    plan.size.runs += lane.items[c];
+    lane.size.runs += lane.items[c];
   }
   const i64* const end = tasks.whole_cost + tasks.count;
   for (i32 copy = 0; copy < plan.copies; ++copy) {
@@ -117,23 +118,13 @@ Lane try_level(const GroupFacts& group, const TaskList& list, const LaneTasks& t
       i32 items = 0;
       lay_task(
           group.classes[c], task, lane, [&](i32) { ++items; }, [](i32) {});
-      plan.size.runs += items - 1;
+      lane.size.runs += items - 1;
       if (items > 1 || task.needs_state) {
-        plan.size.state_rows += i64{items} * task.num_fused * plan.team;
+        lane.size.state_rows += i64{items} * task.num_fused * plan.team;
       }
     }
   }
   return lane;
-}
-
-Lanes try_levels(const GroupFacts& group, const TaskList& list, const LaneLists& tasks,
-                 const ClassLoads& levels, LevelPlan& plan) {
-  plan.size = CutSize{};
-  Lanes lanes;
-  for (std::size_t c = 0; c < lanes.size(); ++c) {
-    lanes[c] = try_level(group, list, tasks[c], plan.shares[c], levels[c], plan);
-  }
-  return lanes;
 }
 
 void summarise(const GroupFacts& group, const LevelPlan& plan, const Lanes& lanes,
@@ -221,15 +212,16 @@ class LevelSearch {
   LevelSearch(i64 total, i64 per_cut, i32 share)
       : share_(share), per_cut_(per_cut), level_(total / share + per_cut / 2) {}
 
+  i32 share() const { return share_; }
   i64 level() const { return level_; }
-  i64 best() const { return best_; }
+  /// The best of those that it learned from.
+  const Lane& best() const { return best_; }
 
   /// Learns from tasks laid out at level(); false if another level would hardly change anything.
   bool improve(const Lane& lane) {
-    if (share_ == 0) return false;
     if (lane.largest_load() < best_load_) {
       best_load_ = lane.largest_load();
-      best_ = level_;
+      best_ = lane;
     }
     // What is missing in the last teams, or too much in the very last one.
     const i64 missing = (share_ - 1 - lane.team) * level_ + level_ - lane.load;
@@ -250,7 +242,7 @@ class LevelSearch {
   i64 level_ = 0;
   i64 too_low_ = 0;
   i64 enough_ = INT64_MAX / 4;
-  i64 best_ = 0;
+  Lane best_;
   i64 best_load_ = INT64_MAX;
 };
 
@@ -283,18 +275,24 @@ bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList
     if (plan.shares[c] == 0) continue;
     searches[c] = LevelSearch(demand.totals[c], demand.per_cut[c], plan.shares[c]);
   }
-  Lanes lanes;
-  ClassLoads laid{};
   constexpr int kAttempts = 6;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     bool again = false;
-    for (std::size_t c = 0; c < classes; ++c) laid[c] = searches[c].level();
-    lanes = try_levels(group, list, tasks, laid, plan);
-    for (std::size_t c = 0; c < classes; ++c) again |= searches[c].improve(lanes[c]);
+    for (std::size_t c = 0; c < classes; ++c) {
+      LevelSearch& search = searches[c];
+      if (search.share() == 0) continue;
+      again |=
+          search.improve(try_level(group, plan, list, tasks[c], search.share(), search.level()));
+    }
     if (!again) break;
   }
-  for (std::size_t c = 0; c < classes; ++c) plan.level[c] = searches[c].best();
-  if (laid != plan.level) lanes = try_levels(group, list, tasks, plan.level, plan);
+  Lanes lanes;
+  for (std::size_t c = 0; c < classes; ++c) {
+    lanes[c] = searches[c].best();
+    plan.level[c] = lanes[c].level;
+    plan.size.runs += lanes[c].size.runs;
+    plan.size.state_rows += lanes[c].size.state_rows;
+  }
   summarise(group, plan, lanes, plan.workers);
   return true;
 }
