@@ -40,8 +40,8 @@ void bench_host(CudaTimer& timer, const CudaBenchOptions& options, Report& repor
   for (const auto& [name, requests] :
        {std::pair{"256 decode x 512", decode},
         {"256 decode x 512 + prefill of 512", mixed},
-        {"256 decode, log-uniform 1..8192", log_uniform_requests(256, 8192, 1)},
-        {"256 decode, skewed", skewed_requests(256, 1)}}) {
+        {"256 decode log-uniform 1..8192", log_uniform_requests(256, 8192, 1)},
+        {"256 skewed decode", skewed_requests(256, 1)}}) {
     const auto opened =
         open_case(timer, std::string("host: ") + name, spec, requests, options.problem, report);
     if (opened == nullptr) continue;

@@ -51,9 +51,9 @@ void bench_plan(int repetitions, Report& report) {
   const int many = repetitions * 20;  // microseconds each
   measure("plan 256 decode x 8192", std::vector<CaseRequest>(256, {1, 8192}), 15, many, report);
   measure("plan 1024 decode x 8192", std::vector<CaseRequest>(1024, {1, 8192}), 60, many, report);
-  measure("plan 256 decode, log-uniform 1..8192", log_uniform_requests(256, 8192, 1), 15, many,
+  measure("plan 256 decode log-uniform 1..8192", log_uniform_requests(256, 8192, 1), 15, many,
           report);
-  measure("plan 256 decode, skewed", skewed_requests(256, 1), 30, many, report);
+  measure("plan 256 skewed decode", skewed_requests(256, 1), 30, many, report);
   std::vector<CaseRequest> mixed = skewed_requests(64, 1);
   mixed.insert(mixed.end(), 4, {4096, 4096});
   measure("plan 64 skewed decode + 4 prefill chunks of 4096", mixed, 30, many, report);
