@@ -11,5 +11,7 @@ enum class Access { kRead, kWrite };
 
 /// Reports an access that is misplaced, or to what an asynchronous copy still writes.
 void check_access(const void* address, std::size_t bytes, Access access);
+/// Whether the access stays within the stack of the thread that makes it.
+bool on_own_stack(const void* address, std::size_t bytes);
 
 }  // namespace plait::emulator
