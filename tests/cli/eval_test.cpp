@@ -111,6 +111,12 @@ TEST_F(EvalTest, BadInputIsOneLineAndNoFile) {
       refusal(document.dump(), "--tensors '" + write("junk", "12345678") + "'").find("tensors"),
       std::string::npos);
   const std::string good = test::paged_example().dump();
+  oracle::HostTensor q = oracle::HostTensor::zeros(DType::kF32, {3}, "q");
+  const oracle::NamedTensor named[] = {{"q", &q}};
+  oracle::write_safetensors(path("unused"), named, "unused");
+  EXPECT_NE(refusal(good, "--tensors '" + path("unused") + "'")
+                .find("unused\", expected a file of which the problem names a tensor"),
+            std::string::npos);
   EXPECT_NE(refusal(good, "--device tpu").find("--device"), std::string::npos);
   EXPECT_NE(refusal(good, "--family mma").find("family"), std::string::npos);
   EXPECT_NE(refusal(good, "--fast").find("--fast"), std::string::npos);

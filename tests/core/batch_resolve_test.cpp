@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -179,6 +180,44 @@ void share_a_prefix(OwnedBatch& batch) {
   prefix.row_indptr = {0, 6};
   prefix.add_list(8, 4);
   batch.views.insert(batch.views.begin(), prefix);
+}
+
+TEST(BatchResolve, FlatBatchesResolveAsThoseWhoseLengthsAreGiven) {
+  // A batch that states its lengths is resolved step by step, one that leaves them out in one pass.
+  for (const bool paged : {true, false}) {
+    AttentionSpec spec = paged_spec(MaskKind::kCausal);
+    if (!paged) spec.kv_kind = KvKind::kRagged;
+    spec.page_size = paged ? 4 : 1;
+    OwnedBatch batch;
+    OwnedView view;
+    for (const auto& [rows, keys] : {std::pair{1, 9}, {0, 0}, {3, 8}, {2, 1}, {0, 5}, {1, 0}}) {
+      batch.qo_indptr.push_back(batch.qo_indptr.back() + rows);
+      view.add_list(keys, paged ? 4 : 0);
+      batch.kv_len.push_back(keys);
+    }
+    view.row_indptr = batch.qo_indptr;
+    batch.views.push_back(view);
+    const auto resolved = [&] {
+      const BatchCounts counts = count_batch(spec, batch.get());
+      std::vector<device::RowBlock> blocks(static_cast<std::size_t>(counts.num_lists));
+      std::vector<std::int32_t> kv_len(static_cast<std::size_t>(counts.num_requests), -1);
+      std::vector<std::int32_t> parents(blocks.size(), -2);
+      const ResolvedBatch result =
+          resolve_batch(spec, batch.get(), counts, blocks.data(), kv_len.data(), parents.data());
+      // Everything as words: records are made of nothing else.
+      const auto* words = reinterpret_cast<const std::int32_t*>(blocks.data());
+      std::vector<std::int32_t> all(words, words + blocks.size() * sizeof(device::RowBlock) / 4);
+      all.insert(all.end(), kv_len.begin(), kv_len.end());
+      all.insert(all.end(), parents.begin(), parents.end());
+      all.insert(all.end(), std::begin(result.view_begin), std::end(result.view_begin));
+      all.push_back(static_cast<std::int32_t>(result.longest_kv));
+      all.push_back(result.spans_requests ? 1 : 0);
+      return all;
+    };
+    const std::vector<std::int32_t> stated = resolved();
+    batch.kv_len.clear();
+    EXPECT_EQ(resolved(), stated) << (paged ? "paged" : "ragged");
+  }
 }
 
 TEST(BatchResolve, NamesEachWrongCount) {

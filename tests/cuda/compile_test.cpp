@@ -208,7 +208,7 @@ TEST_F(Compile, UnknownArchitectureAndMissingEntryAreUnsupported) {
 TEST_F(Compile, ConfigConstantsReachTheKernel) {
   const KernelKey key = parse_kernel_key(
       "common self_test q=f16 k=f8_e4m3 o=f32 dqk=192 dvo=128 qt=64 kv=paged mask=causal,window "
-      "hooks=softcap mode=partial sum=1");
+      "hooks=softcap mode=measured sum=1");
   const SourceSet sources = with_self_test(
       "using namespace plait::device;\n"
       "static_assert(KernelConfig::kQDtype == DTypeCode::kF16);\n"
@@ -218,7 +218,7 @@ TEST_F(Compile, ConfigConstantsReachTheKernel) {
       "static_assert(KernelConfig::kQTile == 64 && KernelConfig::kPaged);\n"
       "static_assert(KernelConfig::kCausal && KernelConfig::kWindow && "
       "!KernelConfig::kCustomMask);\n"
-      "static_assert(KernelConfig::kSoftCap && !KernelConfig::kAlibi && KernelConfig::kPartial);\n"
+      "static_assert(KernelConfig::kSoftCap && !KernelConfig::kAlibi && KernelConfig::kMeasured);\n"
       "static_assert(KernelConfig::kSumReduction);\n"
       "static_assert(PLAIT_ARCH == 90 && PLAIT_ARCH_SPECIFIC == 1);\n" +
       std::string(kSmallKernel));

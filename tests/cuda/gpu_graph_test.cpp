@@ -1,7 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// One captured graph serves changing batches: 32 layers of two layer groups are captured once, then
-// replayed for random batches and compared bit for bit with eager runs.
+// One captured graph serves changing batches, in each family: 32 layers of two layer groups are
+// captured once, then replayed for random batches and compared bit for bit with eager runs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,11 +54,14 @@ OwnedBatch random_batch(std::mt19937_64& random, bool largest) {
   return paged_batch(rows_and_keys, kPageSize);
 }
 
-class GpuGraph : public GpuTest {
+class GpuGraph : public GpuTest, public testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
+    if (GetParam() == std::string("hopper") && context_->facts().compute_capability != 90) {
+      GTEST_SKIP() << context_->facts().name << " is not of compute capability 9.0";
+    }
     const AttentionSpec full = paged_spec(kQoHeads, kKvHeads, kDim, kPageSize);
     AttentionSpec window = full;
     window.window_left = 100;
@@ -83,9 +86,9 @@ class GpuGraph : public GpuTest {
     lse_ = std::make_unique<DeviceArray<float>>(context_, kLayers * kMaxRows * kQoHeads);
   }
 
-  /// Runs all layers; even ones belong to the first group.
+  /// Runs the layers; even ones belong to the first group.
   void run_layers(Attention& attention, const OwnedBatch& batch, CuStream stream) {
-    for (int layer = 0; layer < kLayers; ++layer) {
+    for (int layer = 0; layer < layers_; ++layer) {
       const std::ptrdiff_t offset = static_cast<std::ptrdiff_t>(layer) * kMaxRows * kQoHeads;
       PagedRun run(groups_[static_cast<std::size_t>(layer % 2)], batch,
                    q_->device() + offset * kDim, k_->device(), v_->device(), kMaxPages,
@@ -133,16 +136,19 @@ class GpuGraph : public GpuTest {
 
   std::vector<AttentionSpec> groups_;
   Capacity capacity_;
-  EngineOptions options_ = test_engine();
+  EngineOptions options_ = test_engine(GetParam());
+  int layers_ = 2;  // one of each group
   std::unique_ptr<DeviceArray<std::uint16_t>> q_, k_, v_, o_;
   std::unique_ptr<DeviceArray<std::int32_t>> page_ids_;
   std::unique_ptr<DeviceArray<float>> lse_;
 };
 
-TEST_F(GpuGraph, ReplayEqualsEagerBitForBitFor200RandomBatches) {
+TEST_P(GpuGraph, ReplayEqualsEagerBitForBitFor200RandomBatches) {
   const test::Seed seed(20261129);
   SCOPED_TRACE(seed.repro());
   std::mt19937_64 random(seed.value());
+  if (!emulated()) layers_ = kLayers;
+  const int rounds = emulated() ? 8 : 200;
   const Engine engine(options_);
   Attention attention(engine, groups_, capacity_, {});
   const TestStream stream(context_);
@@ -154,8 +160,8 @@ TEST_F(GpuGraph, ReplayEqualsEagerBitForBitFor200RandomBatches) {
 
   std::vector<std::uint16_t> graph_o;
   std::vector<float> graph_lse;
-  for (int round = 0; round < 200; ++round) {
-    OwnedBatch batch = random_batch(random, round == 100);
+  for (int round = 0; round < rounds; ++round) {
+    OwnedBatch batch = random_batch(random, round == rounds / 2);
     shuffle_pages(random, stream.get());
     attention.plan(batch.get(), Stream{stream.get()});
     poison_outputs(stream.get());
@@ -188,7 +194,7 @@ TEST_F(GpuGraph, ReplayEqualsEagerBitForBitFor200RandomBatches) {
   destroy(exec);
 }
 
-TEST_F(GpuGraph, PlansOnAnotherStreamJoinedByEventsAreTheSame) {
+TEST_P(GpuGraph, PlansOnAnotherStreamJoinedByEventsAreTheSame) {
   std::mt19937_64 random(3);
   const Engine engine(options_);
   Attention attention(engine, groups_, capacity_, {});
@@ -203,7 +209,8 @@ TEST_F(GpuGraph, PlansOnAnotherStreamJoinedByEventsAreTheSame) {
     driver().check(driver().event_record(ran, running.get()), "record");
   }
   shuffle_pages(random, running.get());
-  for (int round = 0; round < 20; ++round) {
+  const int rounds = emulated() ? 4 : 20;
+  for (int round = 0; round < rounds; ++round) {
     OwnedBatch batch = random_batch(random, false);
     poison_outputs(running.get());
     {
@@ -236,7 +243,7 @@ TEST_F(GpuGraph, PlansOnAnotherStreamJoinedByEventsAreTheSame) {
   driver().event_destroy(ran);
 }
 
-TEST_F(GpuGraph, GraphOutlivesItsAttention) {
+TEST_P(GpuGraph, GraphOutlivesItsAttention) {
   std::mt19937_64 random(5);
   const TestStream stream(context_);
   OwnedBatch batch = random_batch(random, true);
@@ -264,7 +271,7 @@ TEST_F(GpuGraph, GraphOutlivesItsAttention) {
   destroy(exec);
 }
 
-TEST_F(GpuGraph, GrowingNamesTheGraphsThatItInvalidates) {
+TEST_P(GpuGraph, GrowingNamesTheGraphsThatItInvalidates) {
   std::mt19937_64 random(19);
   const TestStream stream(context_);
   const Engine engine(options_);
@@ -295,7 +302,7 @@ TEST_F(GpuGraph, GrowingNamesTheGraphsThatItInvalidates) {
   destroy(exec);
 }
 
-TEST_F(GpuGraph, WorkspaceContentDoesNotMatter) {
+TEST_P(GpuGraph, WorkspaceContentDoesNotMatter) {
   std::mt19937_64 random(7);
   const TestStream stream(context_);
   OwnedBatch batch = random_batch(random, true);
@@ -334,7 +341,7 @@ TEST_F(GpuGraph, WorkspaceContentDoesNotMatter) {
   }
 }
 
-TEST_F(GpuGraph, BadPageIdPoisonsItsRequestAndIsReported) {
+TEST_P(GpuGraph, BadPageIdPoisonsItsRequestAndIsReported) {
   std::mt19937_64 random(9);
   const TestStream stream(context_);
   OwnedBatch batch = random_batch(random, true);
@@ -369,7 +376,7 @@ TEST_F(GpuGraph, BadPageIdPoisonsItsRequestAndIsReported) {
   EXPECT_NO_THROW(attention.status(Stream{stream.get()}));
 }
 
-TEST_F(GpuGraph, PlanInsideACaptureIsRefused) {
+TEST_P(GpuGraph, PlanInsideACaptureIsRefused) {
   std::mt19937_64 random(11);
   const TestStream stream(context_);
   OwnedBatch batch = random_batch(random, false);
@@ -388,7 +395,7 @@ TEST_F(GpuGraph, PlanInsideACaptureIsRefused) {
   driver().graph_destroy(graph);
 }
 
-TEST_F(GpuGraph, PlanOverCapacityLeavesTheGraphUsable) {
+TEST_P(GpuGraph, PlanOverCapacityLeavesTheGraphUsable) {
   std::mt19937_64 random(13);
   const TestStream stream(context_);
   OwnedBatch batch = random_batch(random, true);
@@ -433,7 +440,9 @@ double median_microseconds(Call call, const std::function<void()>& between) {
   return times[times.size() / 2];
 }
 
-TEST_F(GpuGraph, HostCosts) {
+TEST_P(GpuGraph, HostCosts) {
+  if (emulated()) GTEST_SKIP() << "an emulator has no costs";
+  layers_ = kLayers;
   std::mt19937_64 random(15);
   const TestStream stream(context_);
   const Engine engine(options_);
@@ -461,7 +470,7 @@ TEST_F(GpuGraph, HostCosts) {
   }
 }
 
-TEST_F(GpuGraph, HostCostOfPlanning256Requests) {
+TEST_P(GpuGraph, HostCostOfPlanning256Requests) {
   const TestStream stream(context_);
   const Engine engine(options_);
   Capacity capacity;
@@ -483,6 +492,9 @@ TEST_F(GpuGraph, HostCostOfPlanning256Requests) {
       static_cast<long long>(attention.summary(0).metadata_bytes));
   EXPECT_LT(plan, 1000.0);
 }
+
+INSTANTIATE_TEST_SUITE_P(, GpuGraph, testing::Values("mma", "hopper"),
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace plait::cuda

@@ -235,16 +235,5 @@ TEST_F(GpuRuntime, OutOfMemoryIsNamedAndLeaksNothing) {
   EXPECT_EQ(free_bytes(), before);
 }
 
-TEST_F(GpuRuntime, SeveralDevicesInOneProcess) {
-  if (driver().device_count() < 2) GTEST_SKIP() << "one device";
-  const auto other = DeviceContext::get(1);
-  const auto first = KernelCache::process().loaded(context_, probe_key());
-  const auto second = KernelCache::process().loaded(other, probe_key());
-  EXPECT_NE(first->function(), second->function());
-  const DeviceBuffer there(other, 256, "test");
-  EXPECT_THROW(check_device_address(*context_, "q", reinterpret_cast<void*>(there.address()), 1),
-               Error);
-}
-
 }  // namespace
 }  // namespace plait::cuda

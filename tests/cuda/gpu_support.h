@@ -33,6 +33,8 @@ class GpuTest : public testing::Test {
   }
 
   const Driver& driver() const { return context_->driver(); }
+  /// Whether the device is that of tests/emulator/, which is thousands of times slower.
+  bool emulated() const { return context_->facts().name == "Emulated GPU"; }
   void synchronize() const {
     const ContextScope scope(*context_);
     driver().check(driver().context_synchronize(), "cuCtxSynchronize");
@@ -159,21 +161,22 @@ inline std::int64_t listed_pages(const OwnedBatch& batch) {
 class PagedRun {
  public:
   PagedRun(const AttentionSpec& spec, const OwnedBatch& batch, void* q, void* k, void* v,
-           std::int64_t pool_pages, std::int32_t* page_ids, void* o, CuStream stream = nullptr)
-      : ids_(Tensor::contiguous(page_ids, DType::kI32, {listed_pages(batch)}, kTestDevice)) {
+           std::int64_t pool_pages, std::int32_t* page_ids, void* o, CuStream stream = nullptr,
+           Device device = kTestDevice)
+      : ids_(Tensor::contiguous(page_ids, DType::kI32, {listed_pages(batch)}, device)) {
     const std::int64_t page = spec.page_size;
     const std::int64_t heads = spec.num_kv_heads;
     const auto rows = [&](void* data) {
       return Tensor::contiguous(data, DType::kBF16,
                                 {batch.qo_indptr.back(), spec.num_qo_heads, spec.head_dim_qk},
-                                kTestDevice);
+                                device);
     };
     const auto pool = [&](void* data) {
       return spec.layout == KvLayout::kNhd
                  ? Tensor::contiguous(data, DType::kBF16,
-                                      {pool_pages, page, heads, spec.head_dim_qk}, kTestDevice)
+                                      {pool_pages, page, heads, spec.head_dim_qk}, device)
                  : Tensor::contiguous(data, DType::kBF16,
-                                      {pool_pages, heads, page, spec.head_dim_qk}, kTestDevice);
+                                      {pool_pages, heads, page, spec.head_dim_qk}, device);
     };
     args_.q = rows(q);
     args_.k = pool(k);

@@ -51,7 +51,7 @@ TEST(KernelKey, RandomKeysRoundTripAndHaveTheirOwnHashAndSource) {
     key.q_tile = static_cast<std::uint16_t>(random() % 129);
     key.page_size = static_cast<std::uint16_t>(random() % 65536);
     key.variant = static_cast<std::uint16_t>(random() % 128);
-    key.mode = static_cast<std::uint16_t>(random() % 16);
+    key.mode = static_cast<std::uint16_t>(random() % 8);
     key.mask = static_cast<std::uint8_t>(random() % 8);
     key.q_dtype = static_cast<DType>(random() % 5);
     key.kv_dtype = static_cast<DType>(random() % 5);

@@ -185,8 +185,9 @@ TEST_F(MmaCompile, UserVariantsCompileAndTheirErrorsNameTheirLines) {
     ADD_FAILURE() << "an unknown parameter compiled";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCompile);
-    EXPECT_NE(error.value().find("variant.source(5)"), std::string::npos) << error.what();
-    EXPECT_NE(error.value().find("temperatur"), std::string::npos) << error.what();
+    EXPECT_EQ(error.field(), "variant.source");
+    EXPECT_NE(error.expected().find("variant.source(5)"), std::string::npos) << error.what();
+    EXPECT_NE(error.expected().find("temperatur"), std::string::npos) << error.what();
   }
 }
 
@@ -202,7 +203,8 @@ TEST_F(MmaCompile, WhatHasAHooksNameIsAHook) {
       ADD_FAILURE() << "a plain function compiled: " << spec.variant.source;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kCompile);
-      EXPECT_NE(error.value().find("logits() has to be a public static member"), std::string::npos)
+      EXPECT_NE(error.expected().find("logits() has to be a public static member"),
+                std::string::npos)
           << error.what();
     }
   }

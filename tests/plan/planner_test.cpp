@@ -199,6 +199,22 @@ std::vector<std::pair<int, int>> segments_of(const Plan& plan, int row_begin, in
   return ends;
 }
 
+TEST(Planner, WorkersOfAllClassesGetEqualItemsOfTheirOwnClass) {
+  const AttentionSpec spec = small_spec();
+  PlanTarget target = small_target(4);
+  target.num_classes = 2;
+  target.classes[0] = {4, 16, {100, 0, 0, 0}};
+  target.classes[1] = {16, 16, {100, 0, 0, 0}};
+  target.shared_workers = true;
+  Planner planner(std::span(&spec, 1), roomy(), {}, std::span(&target, 1));
+  OwnedBatch owned = paged_batch({{1, 100}, {4, 50}, {1, 7}}, 4);
+  const Batch& batch = owned.get();
+  const Plan& plan = planner.plan(std::span(&batch, 1));
+  verify_plan(std::span(&spec, 1), std::span(&batch, 1), plan, planner.bounds());
+  EXPECT_EQ(plan.groups[0].classes[0].num_items, 4);
+  EXPECT_EQ(plan.groups[0].classes[1].num_items, 2);
+}
+
 TEST(Planner, SingleContributionsWriteThrough) {
   const AttentionSpec spec = small_spec();
   const PlanTarget target = small_target(8);

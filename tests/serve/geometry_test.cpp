@@ -72,9 +72,15 @@ TEST(Geometry, RefusesNamingTheKey) {
   EXPECT_EQ(field_of("llama-9"), "geometry");
   EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=4,theta=0.00025"), "accepted");        // 63 rad
   EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=4,theta=0.00024"), "geometry.theta");  // 65 rad
-  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=64,theta=0"), "geometry.theta");
-  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=64,theta=-1"), "geometry.theta");
-  EXPECT_EQ(field_of("layers=1,q=2,kv=1,dim=64,theta=inf"), "geometry.theta");
+  for (const char* theta : {"0", "-0.5", "-1", "inf", "nan", "1e999", "x", ""}) {
+    try {
+      parse_geometry(std::string("layers=1,q=2,kv=1,dim=64,theta=") + theta);
+      ADD_FAILURE() << theta;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.field(), "geometry.theta");
+      EXPECT_EQ(error.expected(), "a positive number") << theta;
+    }
+  }
   EXPECT_EQ(field_of(""), "geometry");
   EXPECT_EQ(field_of("layers=1,q=2,kv=1"), "geometry.dim");
   EXPECT_EQ(field_of("layers=1,q=3,kv=2,dim=64"), "geometry.q");

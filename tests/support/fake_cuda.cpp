@@ -168,6 +168,7 @@ PLAIT_FAKE cuMemAlloc_v2(CuDevicePtr* address, std::size_t bytes) {
   if (injected()) return kCuErrorOutOfMemory;
   if (state.context_stack.empty()) return kCuErrorInvalidValue;
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (memory == nullptr) return kCuErrorOutOfMemory;
   std::memset(memory, 0xFF, bytes);  // NaN in every type
   *address = reinterpret_cast<CuDevicePtr>(memory);
   state.device_memory[reinterpret_cast<std::uintptr_t>(memory)] = {bytes,
