@@ -127,17 +127,24 @@ class Attention {
   Attention(Attention&&) noexcept;
   Attention& operator=(Attention&&) noexcept;
 
-  /// Plans all layer groups (one Batch for all, or one per group) and uploads the plan on `stream`.
-  /// A refused batch leaves the previous plan valid.
+  /// Plans all layer groups (one Batch for all, or one per group) and uploads the plan on `stream`,
+  /// so that runs and graph replays of that stream see it from then on; other streams are joined by
+  /// the caller's events. A refused batch leaves the previous plan valid. Refused with
+  /// Error{kMismatch} on a stream that is being captured: a graph reads whatever plan is current.
   void plan(std::span<const Batch> batches, Stream stream = {});
   void plan(const Batch& batch, Stream stream = {}) {
     plan(std::span<const Batch>(&batch, 1), stream);
   }
 
-  /// Computes one layer with the current plan. Allocates, compiles and synchronises nothing.
+  /// Computes one layer with the current plan. Allocates, compiles and synchronises nothing, so on
+  /// a GPU it can be captured into a CUDA graph, which then serves every later plan within the
+  /// capacity. A captured run keeps addresses, strides and scalars of `args`; every operand that a
+  /// later plan may read needs an address. The graph keeps workspace and kernels alive, even beyond
+  /// this object; operands are the caller's. Not to be captured in checked mode.
   void run(const RunArgs& args);
 
-  /// Throws if a run since the last call saw a page id outside the pool (synchronises `stream`).
+  /// Throws if a run since the last call saw a page id outside the pool. Synchronises `stream`, and
+  /// so is not for one that is being captured.
   void status(Stream stream = {});
 
   /// Bytes needed for `groups` and `capacity` on this engine.

@@ -6,6 +6,10 @@
 // of either, as views of one interleaved buffer do, or so in every page of a pool. Where "in place"
 // is said an output may be that very input, shape and strides alike. What does not fit is refused
 // with Error{kInvalidArgument} naming the tensor, before anything is written.
+//
+// On a GPU calls are enqueued on `stream` and can be captured into a CUDA graph, which keeps alive
+// what they use of `engine`. The first call of an operation with its dtypes (and for apply_rope its
+// rope) loads a kernel and may compile it; inside a capture that is refused with Error{kMismatch}.
 #pragma once
 
 #include <span>

@@ -1,7 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // The free operations on a GPU. Kernels are compiled when an operation is first called with a
-// combination of dtypes; warm up before a capture.
+// combination of dtypes, which a capture forbids.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -12,6 +12,7 @@
 
 #include "core/rope_frequency.h"
 #include "cuda/cuda_backend.h"
+#include "cuda/graph_lifetime.h"
 #include "cuda/jit/kernel_cache.h"
 #include "cuda/kernels/common/op_params.h"
 #include "cuda/operands.h"
@@ -52,7 +53,16 @@ CacheStrides cache_strides(const Tensor& cache, KvLayout layout) {
 
 class CudaOperations final : public Operations {
  public:
-  explicit CudaOperations(std::shared_ptr<DeviceContext> context) : context_(std::move(context)) {}
+  explicit CudaOperations(std::shared_ptr<DeviceContext> context)
+      : context_(std::move(context)), loaded_(std::make_shared<Loaded>()) {
+    release_parked();
+  }
+  ~CudaOperations() override {
+    loaded_.reset();
+    release_parked();
+  }
+  CudaOperations(const CudaOperations&) = delete;
+  CudaOperations& operator=(const CudaOperations&) = delete;
 
   void merge_state(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b,
                    const Tensor& o, const Tensor& lse, const Tensor& mask, Stream stream) override {
@@ -183,7 +193,7 @@ class CudaOperations final : public Operations {
     p.x_stride_head = x.strides[1];
     p.out_stride_token = out.strides[0];
     p.out_stride_head = out.strides[1];
-    p.rope_turns = turns_of(rope, p.dim);
+    p.rope_turns = turns_of(rope, p.dim, static_cast<CuStream>(stream.handle));
     KernelKey key = operation_key(KernelOp::kApplyRope, x.dtype, x.dtype, out.dtype);
     key.variant = rope.kind == RopeKind::kInterleaved ? kVariantRopeInterleaved : kVariantRopeHalf;
     start(key, &p, p.tokens * p.heads, stream);
@@ -193,60 +203,95 @@ class CudaOperations final : public Operations {
   /// Blocks per multiprocessor at most: the kernels loop, more would only queue.
   static constexpr std::int64_t kBlocksPerSm = 8;
 
-  template <typename Params>
-  void start(const KernelKey& key, Params* params, std::int64_t vectors, Stream stream) {
-    static_assert(sizeof(Params) <= 4096);
-    if (vectors == 0) return;
-    const LoadedKernel& kernel = kernel_of(key);
-    const std::int64_t blocks =
-        std::min<std::int64_t>(vectors, kBlocksPerSm * context_->facts().sm_count);
-    const ContextScope scope(*context_);
-    void* arguments[] = {params};
-    launch(kernel, {static_cast<unsigned>(blocks), 1, 1}, arguments,
-           static_cast<CuStream>(stream.handle));
-  }
-
-  const LoadedKernel& kernel_of(const KernelKey& key) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [known, kernel] : kernels_) {
-      if (known == key) return *kernel;
-    }
-    kernels_.emplace_back(key, KernelCache::process().loaded(context_, key));
-    return *kernels_.back().second;
-  }
-
-  /// The device copy of a rope table; made once per specification and kept.
-  const float* turns_of(const RopeSpec& rope, int head_dim) {
-    const std::lock_guard lock(mutex_);
-    for (const RopeTable& table : rope_tables_) {
-      if (table.head_dim == head_dim && table.rope == rope) {
-        return reinterpret_cast<const float*>(table.values.address());
-      }
-    }
-    const std::vector<float> turns = rope_turns(rope, head_dim);
-    if (turns.empty()) return nullptr;
-    const std::size_t bytes = turns.size() * sizeof(float);
-    RopeTable table{rope, head_dim,
-                    DeviceBuffer(context_, static_cast<std::int64_t>(bytes), "rope table")};
-    const ContextScope scope(*context_);
-    const Driver& driver = context_->driver();
-    driver.check(driver.memcpy_host_to_device(table.values.address(), turns.data(), bytes, nullptr),
-                 "cuMemcpyHtoDAsync");
-    driver.check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
-    rope_tables_.push_back(std::move(table));
-    return reinterpret_cast<const float*>(rope_tables_.back().values.address());
-  }
-
   struct RopeTable {
     RopeSpec rope;
     int head_dim = 0;
     DeviceBuffer values;
   };
 
+  /// Everything on the device, which graphs keep as long as they live. Never shrinks.
+  struct Loaded {
+    std::mutex mutex;
+    std::vector<std::pair<KernelKey, std::shared_ptr<const LoadedKernel>>> kernels;
+    std::vector<RopeTable> rope_tables;
+    std::uint64_t last_capture = 0;  // that keeps this; 0: none yet
+  };
+
+  template <typename Params>
+  void start(const KernelKey& key, Params* params, std::int64_t vectors, Stream stream) {
+    static_assert(sizeof(Params) <= 4096);
+    if (vectors == 0) return;
+    const ContextScope scope(*context_);
+    auto* const handle = static_cast<CuStream>(stream.handle);
+    const LoadedKernel& kernel = kernel_of(key, handle);
+    keep_alive_if_captured(handle);
+    const std::int64_t blocks =
+        std::min<std::int64_t>(vectors, kBlocksPerSm * context_->facts().sm_count);
+    void* arguments[] = {params};
+    launch(kernel, {static_cast<unsigned>(blocks), 1, 1}, arguments, handle);
+  }
+
+  const LoadedKernel& kernel_of(const KernelKey& key, CuStream stream) {
+    const std::lock_guard lock(loaded_->mutex);
+    for (const auto& [known, kernel] : loaded_->kernels) {
+      if (known == key) return *kernel;
+    }
+    refuse_in_capture(stream);
+    loaded_->kernels.emplace_back(key, KernelCache::process().loaded(context_, key));
+    return *loaded_->kernels.back().second;
+  }
+
+  /// The device copy of a rope table; made once per specification and kept.
+  const float* turns_of(const RopeSpec& rope, int head_dim, CuStream stream) {
+    const std::lock_guard lock(loaded_->mutex);
+    for (const RopeTable& table : loaded_->rope_tables) {
+      if (table.head_dim == head_dim && table.rope == rope) {
+        return reinterpret_cast<const float*>(table.values.address());
+      }
+    }
+    const std::vector<float> turns = rope_turns(rope, head_dim);
+    if (turns.empty()) return nullptr;
+    const ContextScope scope(*context_);
+    refuse_in_capture(stream);
+    const std::size_t bytes = turns.size() * sizeof(float);
+    RopeTable table{rope, head_dim,
+                    DeviceBuffer(context_, static_cast<std::int64_t>(bytes), "rope table")};
+    const Driver& driver = context_->driver();
+    driver.check(driver.memcpy_host_to_device(table.values.address(), turns.data(), bytes, nullptr),
+                 "cuMemcpyHtoDAsync");
+    driver.check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
+    loaded_->rope_tables.push_back(std::move(table));
+    return reinterpret_cast<const float*>(loaded_->rope_tables.back().values.address());
+  }
+
+  /// Loading code or a table would allocate and wait, and thereby end the caller's capture.
+  void refuse_in_capture(CuStream stream) const {
+    CuCaptureStatus status = CuCaptureStatus::kNone;
+    context_->driver().check(context_->driver().stream_is_capturing(stream, &status),
+                             "cuStreamIsCapturing");
+    if (status == CuCaptureStatus::kNone) return;
+    throw Error(ErrorCode::kMismatch, "stream",
+                "a stream that is being captured, by the first call of its kind",
+                "a call with these dtypes and options outside a capture first, which loads what it "
+                "needs");
+  }
+
+  void keep_alive_if_captured(CuStream stream) {
+    const Driver& driver = context_->driver();
+    CuCaptureStatus status = CuCaptureStatus::kNone;
+    std::uint64_t id = 0;
+    CuGraph graph = nullptr;
+    driver.check(driver.stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr),
+                 "cuStreamGetCaptureInfo");
+    if (status != CuCaptureStatus::kActive) return;
+    const std::lock_guard lock(loaded_->mutex);
+    if (loaded_->last_capture == id) return;
+    keep_alive_with_graph(driver, graph, loaded_);
+    loaded_->last_capture = id;
+  }
+
   std::shared_ptr<DeviceContext> context_;
-  std::mutex mutex_;
-  std::vector<std::pair<KernelKey, std::shared_ptr<const LoadedKernel>>> kernels_;
-  std::vector<RopeTable> rope_tables_;
+  std::shared_ptr<Loaded> loaded_;
 };
 
 }  // namespace
