@@ -42,8 +42,19 @@ struct Builder {
   const GroupFacts& group;
   const BatchFacts& batch;
   TaskList& list;
-  i32 fixed_class;  // -1: per tile
+  i32 fixed_class;                                   // -1: per tile
+  std::array<i32, device::kMaxClasses> tile_rows{};  // 0: tiles of the class end within rows
 
+  /// Whether every tile holds whole rows; fills tile_rows.
+  bool tiles_hold_rows() {
+    bool all = true;
+    for (std::size_t c = 0; c < static_cast<std::size_t>(group.num_classes); ++c) {
+      const i32 q_tile = group.classes[c].q_tile;
+      if (q_tile % group.group_size == 0) tile_rows[c] = q_tile / group.group_size;
+      all &= tile_rows[c] > 0;
+    }
+    return all;
+  }
   /// Whether every row sees the keys of its request from the first to some last one.
   bool sees_prefixes() const {
     return group.spec->window_left < 0 && group.spec->mask != MaskKind::kCustom &&
@@ -82,6 +93,39 @@ struct Builder {
     }
     list.count = static_cast<i32>(out - list.tasks);
     return b;
+  }
+
+  /// The tasks of a block where rows see prefixes and `tile_rows` fill a tile of each class.
+  void prefix_tasks(const RowBlock& block, i32 record, i32 head, bool keep_empty) {
+    const i32 g = group.group_size;
+    const bool causal = group.spec->mask == MaskKind::kCausal;
+    const i64 slots = block.num_slots;
+    const i64 seen_by_first = i64{block.pos0} + 1 - block.base_pos;
+    Task* out = list.tasks + list.count;
+    for (i32 row = 0, rows = 0; row < block.num_rows; row += rows) {
+      const i32 left = block.num_rows - row;
+      const i32 c = class_of(group, i64{left} * g);
+      const std::size_t k = static_cast<std::size_t>(c);
+      rows = std::min(left, tile_rows[k]);
+      i64 end = slots;
+      i64 full_end = end;
+      if (causal) {
+        full_end = std::clamp<i64>(seen_by_first + row, 0, slots);
+        end = std::clamp<i64>(seen_by_first + row + rows - 1, 0, slots);
+      }
+      if (end == 0 && !keep_empty) continue;
+      Task t;
+      t.block = record;
+      t.fused_begin = (block.row_begin + row) * g;
+      t.num_fused = rows * g;
+      t.kv_end = static_cast<i32>(end);
+      t.full_end = static_cast<i32>(full_end);
+      t.head = head;
+      t.tile_class = static_cast<std::uint8_t>(c);
+      t.cost = item_cost(group.classes[k], end, 0);
+      *out++ = t;
+    }
+    list.count = static_cast<i32>(out - list.tasks);
   }
 
   void block_tasks(const RowBlock& block, i32 record, i32 head, bool keep_empty) {
@@ -130,10 +174,11 @@ struct Builder {
 
 void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& list) {
   const std::size_t views = batch.num_views();
-  Builder builder{group, batch, list,
-                  group.policy.tile_per_item ? -1 : average_class(group, batch)};
+  Builder builder{
+      group, batch, list, group.policy.tile_per_item ? -1 : average_class(group, batch), {}};
   list.count = 0;
-  const bool decodes = builder.fixed_class < 0 && builder.sees_prefixes();
+  const bool prefixes = builder.fixed_class < 0 && builder.sees_prefixes();
+  const bool whole_rows = prefixes && builder.tiles_hold_rows();
   for (i32 domain = 0; domain < batch.num_domains; ++domain) {
     const i32 head = domain * batch.domain_heads;
     i32* view_begin = list.view_begin + static_cast<std::size_t>(domain) * (views + 1);
@@ -143,10 +188,15 @@ void build_tasks(const GroupFacts& group, const BatchFacts& batch, TaskList& lis
       const i32 num_blocks = static_cast<i32>(batch.batch->views[v].row_indptr.size()) - 1;
       const BlockRecords records = batch.records(v, domain);
       for (i32 b = 0; b < num_blocks; ++b) {
-        if (decodes && (b = builder.decode_tasks(records, b, num_blocks, head)) == num_blocks)
-          break;
+        if (prefixes) b = builder.decode_tasks(records, b, num_blocks, head);
+        if (b == num_blocks) break;
         const i32 record = records.first + b * records.stride;
-        builder.block_tasks(batch.blocks[record], record, head, last);
+        const RowBlock& block = batch.blocks[record];
+        if (whole_rows) {
+          builder.prefix_tasks(block, record, head, last);
+        } else {
+          builder.block_tasks(block, record, head, last);
+        }
       }
     }
     view_begin[views] = list.count;
