@@ -122,8 +122,9 @@ class Cutter {
     i64 best_limit = mean_;
     i64 assigned_limit = mean_;
     i64 cut_limit = mean_;
+    i64 largest = largest_of_longest();
     for (i64 divisor : {2, 4, 8}) {
-      if (whole_.largest <= mean_ / divisor) continue;  // would cut nothing
+      if (largest <= mean_ / divisor) continue;  // would cut nothing, or nothing that matters
       cut_limit = std::max<i64>(1, mean_ / divisor);
       const CutSize size = cut_to_limit(group_, batch_, list_, cut_limit);
       if (!within(size)) break;
@@ -134,11 +135,23 @@ class Cutter {
       if (workers_.largest_load < best_load - best_load / 128) {
         best_load = workers_.largest_load;
         best_limit = cut_limit;
+        largest = largest_of_longest();
       }
       if (workers_.largest_load <= good()) break;
     }
     if (cut_limit != best_limit) cut_to_limit(group_, batch_, list_, best_limit);
     return assigned_limit == best_limit ? write() : assign_and_write();
+  }
+
+  /// The largest task of those that share workers with the longest load.
+  i64 largest_of_longest() const {
+    if (workers_.mixed) return whole_.largest;
+    std::size_t longest = 0;
+    for (std::size_t c = 1; c < workers_.classes.size(); ++c) {
+      const ClassSummary* of = workers_.classes.data();
+      if (of[c].largest_load > of[longest].largest_load) longest = c;
+    }
+    return whole_.runs.classes[longest].largest;
   }
 
   /// What all items cost at least when tasks are cut like that.
