@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,10 +30,17 @@ struct Allocator {
   std::function<void(void* memory, Device device)> deallocate;
 };
 
+/// Of EngineOptions::run_graphs.
+inline constexpr std::int32_t kMaxRunGraphs = 4096;
+
 struct EngineOptions {
   Device device;                 // where attention runs
   std::string family = "auto";   // "auto", "cpu", "mma", "hopper": forces one backend
   std::int32_t num_threads = 0;  // CPU pool size; 0: PLAIT_NUM_THREADS, else the cores; CPU only
+  /// CUDA only. Runs that bring the same operands step after step are launched as graphs that plans
+  /// make, for half the host's time or less: how many an Attention keeps, 0 to kMaxRunGraphs; 0:
+  /// none; not given: 256. Each takes the driver some 120 KiB of device memory.
+  std::optional<std::int32_t> run_graphs;
   Allocator allocator;
 };
 

@@ -80,13 +80,17 @@ std::unique_ptr<Driver> Driver::open(const std::string& path) {
   }
   driver->path_ = driver->library_.resolved_path("cuInit");
 
-#define PLAIT_LOAD(name, symbol, ...)                                                              \
-  driver->name = reinterpret_cast<std::add_pointer_t<__VA_ARGS__>>(driver->library_.find(symbol)); \
-  if (driver->name == nullptr) {                                                                   \
-    throw Error(ErrorCode::kBackend, "libcuda", driver->path_ + " without " symbol,                \
-                "a driver of CUDA 12.0 or newer");                                                 \
+#define PLAIT_LOAD(name, symbol, ...) \
+  driver->name = reinterpret_cast<std::add_pointer_t<__VA_ARGS__>>(driver->library_.find(symbol));
+#define PLAIT_REQUIRE(name, symbol, ...)                                            \
+  PLAIT_LOAD(name, symbol, __VA_ARGS__)                                             \
+  if (driver->name == nullptr) {                                                    \
+    throw Error(ErrorCode::kBackend, "libcuda", driver->path_ + " without " symbol, \
+                "a driver of CUDA 12.0 or newer");                                  \
   }
-  PLAIT_CUDA_DRIVER_FUNCTIONS(PLAIT_LOAD)
+  PLAIT_CUDA_DRIVER_FUNCTIONS(PLAIT_REQUIRE)
+  PLAIT_CUDA_LATER_DRIVER_FUNCTIONS(PLAIT_LOAD)
+#undef PLAIT_REQUIRE
 #undef PLAIT_LOAD
 
   driver->check(driver->init(0), "cuInit");

@@ -42,6 +42,7 @@ class Driver {
 
 #define PLAIT_DECLARE(name, symbol, ...) std::add_pointer_t<__VA_ARGS__> name = nullptr;
   PLAIT_CUDA_DRIVER_FUNCTIONS(PLAIT_DECLARE)
+  PLAIT_CUDA_LATER_DRIVER_FUNCTIONS(PLAIT_DECLARE)
 #undef PLAIT_DECLARE
 
   /// Throws on any result but success: Error{kOutOfMemory} for out of memory, else Error{kBackend}

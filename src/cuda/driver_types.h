@@ -22,6 +22,7 @@ using CuStream = struct CuStreamOpaque*;
 using CuEvent = struct CuEventOpaque*;
 using CuGraph = struct CuGraphOpaque*;
 using CuGraphExec = struct CuGraphExecOpaque*;
+using CuGraphNode = struct CuGraphNodeOpaque*;
 using CuUserObject = struct CuUserObjectOpaque*;
 
 enum : CuResult {
@@ -104,6 +105,28 @@ struct CuLaunchConfig {
 
 static_assert(sizeof(CuLaunchAttribute) == 72 && sizeof(CuLaunchConfig) == 56);
 
+/// The parameters of a graph's kernel node.
+struct CuKernelNode {
+  CuFunction function;
+  unsigned grid_x, grid_y, grid_z;
+  unsigned block_x, block_y, block_z;
+  unsigned shared_bytes;
+  void** arguments;  // one pointer per kernel parameter
+  void** extra;
+  void* kernel;  // instead of the function
+  CuContext context;
+};
+
+/// How a graph's node depends on another.
+struct CuGraphEdge {
+  unsigned char from_port, to_port, type;
+  unsigned char reserved[5];
+};
+inline constexpr unsigned char kCuKernelPortProgrammatic = 1;
+inline constexpr unsigned char kCuGraphEdgeProgrammatic = 1;
+
+static_assert(sizeof(CuKernelNode) == 72 && sizeof(CuGraphEdge) == 8);
+
 /// A TMA descriptor: written by cuTensorMapEncodeTiled, passed to a kernel by value as a
 /// `__grid_constant__` parameter or kept in global memory.
 struct alignas(128) CuTensorMap {
@@ -180,6 +203,9 @@ using CuHostFunction = void (*)(void*);
   X(event_query, "cuEventQuery", CuResult(CuEvent))                                                \
   X(event_synchronize, "cuEventSynchronize", CuResult(CuEvent))                                    \
   X(event_elapsed_time, "cuEventElapsedTime", CuResult(float*, CuEvent, CuEvent))                  \
+  X(graph_create, "cuGraphCreate", CuResult(CuGraph*, unsigned))                                   \
+  X(graph_add_kernel_node, "cuGraphAddKernelNode_v2",                                              \
+    CuResult(CuGraphNode*, CuGraph, const CuGraphNode*, std::size_t, const CuKernelNode*))         \
   X(graph_instantiate, "cuGraphInstantiateWithFlags",                                              \
     CuResult(CuGraphExec*, CuGraph, unsigned long long))                                           \
   X(graph_launch, "cuGraphLaunch", CuResult(CuGraphExec, CuStream))                                \
@@ -196,5 +222,10 @@ using CuHostFunction = void (*)(void*);
              const std::uint64_t*, const std::uint32_t*, const std::uint32_t*,                     \
              CuTensorMapInterleave, CuTensorMapSwizzle, CuTensorMapL2Promotion,                    \
              CuTensorMapOobFill))
+
+/// The same for entries that came later, null in an older driver.
+#define PLAIT_CUDA_LATER_DRIVER_FUNCTIONS(X)             \
+  X(graph_add_dependencies, "cuGraphAddDependencies_v2", \
+    CuResult(CuGraph, const CuGraphNode*, const CuGraphNode*, const CuGraphEdge*, std::size_t))
 
 }  // namespace plait::cuda

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -50,6 +49,20 @@ constexpr std::int64_t kUnevenArrival = 1000;
 /// memset costs the stream 2 to 4 us and the host 1 to 4 (docs/perf-log.md).
 constexpr std::int64_t kMostZerosInCopy = 64 * 1024;
 
+/// From which compute capability on grids of a stream may overlap.
+constexpr int kOverlappingCapability = 90;
+
+/// Enough for 32 layers with eight sets of tile classes, operands or page counts each; 30 MiB of
+/// device memory.
+constexpr std::int32_t kDefaultRunGraphs = 256;
+
+std::int32_t most_run_graphs(const DeviceContext& context, const EngineOptions& options) {
+  // A graph whose grids cannot overlap takes the device longer than launches.
+  const bool possible = context.facts().compute_capability < kOverlappingCapability ||
+                        context.driver().graph_add_dependencies != nullptr;
+  return possible ? options.run_graphs.value_or(kDefaultRunGraphs) : 0;
+}
+
 int largest_class_count(std::span<const PlanTarget> targets) {
   int count = 1;
   for (const PlanTarget& target : targets) count = std::max(count, target.num_classes);
@@ -72,6 +85,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
       zeros_in_copy_(layout_.counters_bytes() <= kMostZerosInCopy ? layout_.counters_bytes() : 0),
       ring_(context, zeros_in_copy_, std::max<std::int64_t>(request.bounds.plan_words * 4, 16)),
       branches_(context, canonical_ ? 0 : largest_class_count(request.targets) - 1),
+      run_graphs_(context, most_run_graphs(*context, *request.engine)),
       slices_(request.groups.size()),
       merge_later_(request.groups.size(), false) {
   release_parked();
@@ -102,6 +116,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
 }
 
 CudaExecutor::~CudaExecutor() {
+  run_graphs_.clear();  // before the kernels that they launch
   state_.reset();
   release_parked();
 }
@@ -247,6 +262,7 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
       slices_[group][static_cast<std::size_t>(index)] = header.classes[index].num_slices;
     }
   }
+  run_graphs_.make([this](const RunKey& key, KernelGraph& graph) { add_run(key, graph); });
 }
 
 bool CudaExecutor::note_capture(const RunArgs& args, CuStream stream) {
@@ -324,63 +340,48 @@ void CudaExecutor::run(const RunArgs& args) {
 
   const auto group_index = static_cast<std::size_t>(args.group);
   const Group& group = state_->groups[group_index];
-  // Of each class's launch, and of one that merges: whatever there is to refuse is refused before
-  // the first of them.
-  std::array<ParameterBuffer, device::kMaxClasses + 1> parameters;
-  auto& common = *new (parameters[0].bytes.data()) device::AttentionParams(group.params);
+  RunKey key;
+  std::memcpy(&key.common, &group.params, sizeof(key.common));
   fill_operands(*state_->context, group.spec, args, family_.operand_alignment(), known_addresses_,
-                &common);
+                &key.common);
+  key.common.merge_role = merge_later_[group_index] ? device::kMergeLater : device::kMergeInPlace;
+  key.classes = 0;
+  for (std::size_t index = 0; index < group.classes.size(); ++index) {
+    if (capturing || slices_[group_index][index] > 0) key.classes |= std::uint64_t{1} << index;
+  }
 
-  std::array<int, device::kMaxClasses> classes{};
-  int count = 0;
-  for (int index = 0; index < static_cast<int>(group.classes.size()); ++index) {
-    if (capturing || slices_[group_index][static_cast<std::size_t>(index)] > 0) {
-      classes[static_cast<std::size_t>(count++)] = index;
+  if (!capturing && key.classes != 0 && run_graphs_.enabled()) {
+    round_page_ids(&key.common);
+    if (CuGraphExec graph = run_graphs_.find(key)) {
+      if (measured_) forget_worker_times(stream);
+      const Driver& driver = state_->context->driver();
+      driver.check(driver.graph_launch(graph, stream), "cuGraphLaunch");
+      return;
     }
   }
-  const bool merge_later = merge_later_[group_index];
-  common.merge_role = merge_later ? device::kMergeLater : device::kMergeInPlace;
-  for (int index = count - 1; index >= 0; --index) {
-    ParameterBuffer& own = parameters[static_cast<std::size_t>(index)];
-    if (index > 0) own.common() = common;
-    prepare_class(group, classes[static_cast<std::size_t>(index)], args.state, own);
-  }
-  ParameterBuffer& merge = parameters[static_cast<std::size_t>(count)];
-  if (merge_later && count > 0) {
-    merge.common() = common;
-    merge.common().merge_role = device::kMergeOnly;
-    prepare_class(group, 0, args.state, merge);
-  }
-
-  if (measured_) {
-    // What this run does not launch must not show the times of an earlier one.
-    const Driver& driver = state_->context->driver();
-    const CuDevicePtr times = layout_.address(state_->workspace->address(), layout_.worker_times);
-    driver.check(driver.memset_d8(times, 0, worker_time_count() * sizeof(std::uint64_t), stream),
-                 "cuMemsetD8Async");
-  }
-  if (count == 0) return;
-  // Classes run side by side: as grids that may overlap the one before, which costs the host a
-  // launch each, or on branches of the stream, which costs as much again in events. Graphs keep
-  // branches: their replay costs the host nothing, and every driver captures them.
-  const bool overlap = !capturing && state_->context->facts().compute_capability >= 90;
-  const bool fork = !overlap && count > 1;
-  if (fork) branches_.fork(stream, count - 1);
-  for (int index = 0; index < count; ++index) {
-    // The largest tiles run on the caller's stream.
-    const bool own = overlap || index + 1 == count;
-    launch_class(group, classes[static_cast<std::size_t>(index)], args.state,
-                 parameters[static_cast<std::size_t>(index)],
-                 own ? stream : branches_.branch(index), overlap && index > 0);
-  }
-  if (fork) branches_.join(stream, count - 1);
-  if (merge_later) launch_class(group, 0, args.state, merge, stream, overlap);
+  launch_run(key, stream, !capturing && overlaps());
 }
 
-void CudaExecutor::prepare_class(const Group& group, int class_index, bool state,
-                                 ParameterBuffer& parameters) {
-  const ClassKernels& kernels = group.classes[static_cast<std::size_t>(class_index)];
+void CudaExecutor::prepare_run(const RunKey& key, PreparedRun* run) {
+  std::size_t count = 0;
+  const auto prepare = [&](int class_index, std::int32_t merge_role) {
+    ParameterBuffer& own = run->parameters[count++];
+    std::memcpy(own.bytes.data(), &key.common, sizeof(key.common));
+    own.common().merge_role = merge_role;
+    prepare_class(class_index, own);
+  };
+  for (std::uint64_t rest = key.classes; rest != 0; rest &= rest - 1) {
+    prepare(std::countr_zero(rest), key.common.merge_role);
+  }
+  run->classes = count;
+  run->merge = count > 0 && key.common.merge_role == device::kMergeLater;
+  if (run->merge) prepare(0, device::kMergeOnly);
+}
+
+void CudaExecutor::prepare_class(int class_index, ParameterBuffer& parameters) {
   device::AttentionParams& common = parameters.common();
+  const Group& group = state_->groups[static_cast<std::size_t>(common.group)];
+  const ClassKernels& kernels = group.classes[static_cast<std::size_t>(class_index)];
   common.class_index = class_index;
   if (measured_) {
     common.worker_times = common.merge_role == device::kMergeOnly
@@ -388,17 +389,71 @@ void CudaExecutor::prepare_class(const Group& group, int class_index, bool state
                               : group.params.worker_times +
                                     static_cast<std::ptrdiff_t>(2) * class_index * widest_grid_;
   }
-  const KernelRequest kernel{
-      &group.spec, &state_->context->facts(), kernels.tile, canonical_, state, measured_};
+  const KernelRequest kernel{&group.spec, &state_->context->facts(), kernels.tile,
+                             canonical_,  common.write_state != 0,   measured_};
   family_.complete_parameters({&kernel, &state_->context->driver(), &tensor_maps_}, parameters);
 }
 
-void CudaExecutor::launch_class(const Group& group, int class_index, bool state,
-                                ParameterBuffer& parameters, CuStream stream, bool overlap) {
-  const ClassKernels& kernels = group.classes[static_cast<std::size_t>(class_index)];
-  void* arguments[] = {parameters.bytes.data()};
-  launch(*kernels.by_state[state ? 1 : 0], {static_cast<unsigned>(group.num_workers), 1, 1},
-         arguments, stream, overlap);
+void CudaExecutor::launch_run(const RunKey& key, CuStream stream, bool overlap) {
+  PreparedRun run;
+  prepare_run(key, &run);
+  if (measured_) forget_worker_times(stream);
+  const auto launch_one = [&](std::size_t index, CuStream on, bool overlap_previous) {
+    void* arguments[] = {run.parameters[index].bytes.data()};
+    const device::AttentionParams& common = run.parameters[index].common();
+    launch(kernel_of(common), grid_of(common), arguments, on, overlap_previous);
+  };
+  // Classes run side by side: as grids that may overlap the one before, which costs the host a
+  // launch each, or on branches of the stream, which costs as much again in events. Callers' graphs
+  // keep branches: their replay costs the host nothing, and every driver captures them.
+  const int branches = overlap ? 0 : std::max(static_cast<int>(run.classes) - 1, 0);
+  if (branches > 0) branches_.fork(stream, branches);
+  for (std::size_t index = 0; index < run.classes; ++index) {
+    // The largest tiles run on the caller's stream.
+    const bool own = overlap || index + 1 == run.classes;
+    launch_one(index, own ? stream : branches_.branch(static_cast<int>(index)),
+               overlap && index > 0);
+  }
+  if (branches > 0) branches_.join(stream, branches);
+  if (run.merge) launch_one(run.classes, stream, overlap);
+}
+
+void CudaExecutor::add_run(const RunKey& key, KernelGraph& graph) {
+  PreparedRun run;
+  prepare_run(key, &run);
+  std::array<CuGraphNode, device::kMaxClasses + 1> nodes{};
+  const auto add_one = [&](std::size_t index, std::span<const CuGraphNode> after) {
+    void* arguments[] = {run.parameters[index].bytes.data()};
+    const device::AttentionParams& common = run.parameters[index].common();
+    nodes[index] = graph.add(kernel_of(common), grid_of(common), arguments, after);
+    if (overlaps() && index > 0) graph.overlap(nodes[index - 1], nodes[index]);
+  };
+  for (std::size_t index = 0; index < run.classes; ++index) add_one(index, {});
+  if (!run.merge) return;
+  const std::span<const CuGraphNode> classes(nodes.data(), overlaps() ? 0 : run.classes);
+  add_one(run.classes, classes);
+}
+
+const LoadedKernel& CudaExecutor::kernel_of(const device::AttentionParams& common) const {
+  const Group& group = state_->groups[static_cast<std::size_t>(common.group)];
+  const ClassKernels& kernels = group.classes[static_cast<std::size_t>(common.class_index)];
+  return *kernels.by_state[common.write_state != 0 ? 1 : 0];
+}
+
+LaunchGrid CudaExecutor::grid_of(const device::AttentionParams& common) const {
+  const Group& group = state_->groups[static_cast<std::size_t>(common.group)];
+  return {static_cast<unsigned>(group.num_workers), 1, 1};
+}
+
+bool CudaExecutor::overlaps() const noexcept {
+  return state_->context->facts().compute_capability >= kOverlappingCapability;
+}
+
+void CudaExecutor::forget_worker_times(CuStream stream) const {
+  const Driver& driver = state_->context->driver();
+  const CuDevicePtr times = layout_.address(state_->workspace->address(), layout_.worker_times);
+  driver.check(driver.memset_d8(times, 0, worker_time_count() * sizeof(std::uint64_t), stream),
+               "cuMemsetD8Async");
 }
 
 void CudaExecutor::status(Stream stream) {

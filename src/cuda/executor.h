@@ -11,6 +11,7 @@
 #include "cuda/family.h"
 #include "cuda/jit/kernel_cache.h"
 #include "cuda/operands.h"
+#include "cuda/run_graphs.h"
 #include "cuda/staging_ring.h"
 #include "cuda/tensor_maps.h"
 #include "cuda/workspace.h"
@@ -33,6 +34,7 @@ class CudaExecutor final : public Executor {
   void status(Stream stream) override;
   std::vector<WorkerTime> worker_times() const override;
   std::vector<std::uint64_t> living_captures() const override;
+  std::int64_t num_run_graphs() const override { return run_graphs_.size(); }
   std::vector<std::int32_t> read_i32(const Tensor& tensor, Stream stream) const override;
 
  private:
@@ -73,12 +75,26 @@ class CudaExecutor final : public Executor {
   bool note_capture(const RunArgs& args, CuStream stream);
   /// Refuses a plan that reads operands which a living graph's runs did not bring.
   void check_against_graphs(const Plan& plan);
-  /// Completes the parameters of a launch with the kernel of a tile class, or refuses operands.
+  /// The launches of a run: one per tile class, then one that merges, if any does.
+  struct PreparedRun {
+    std::array<ParameterBuffer, device::kMaxClasses + 1> parameters;
+    std::size_t classes = 0;
+    bool merge = false;
+  };
+  /// Completes all parameters, or refuses operands: before anything is launched.
+  void prepare_run(const RunKey& key, PreparedRun* run);
   /// `parameters` hold the common ones, of any class.
-  void prepare_class(const Group& group, int class_index, bool state, ParameterBuffer& parameters);
-  /// The launch. `overlap`: it may start while the grid before it in `stream` still runs.
-  void launch_class(const Group& group, int class_index, bool state, ParameterBuffer& parameters,
-                    CuStream stream, bool overlap);
+  void prepare_class(int class_index, ParameterBuffer& parameters);
+  /// `overlap`: grids may start while the one before them still runs.
+  void launch_run(const RunKey& key, CuStream stream, bool overlap);
+  /// Launches as launch_run would outside a capture, to a graph.
+  void add_run(const RunKey& key, KernelGraph& graph);
+  const LoadedKernel& kernel_of(const device::AttentionParams& common) const;
+  LaunchGrid grid_of(const device::AttentionParams& common) const;
+  /// What a run does not launch must not show the times of an earlier one.
+  void forget_worker_times(CuStream stream) const;
+  /// Whether grids of eager runs overlap.
+  bool overlaps() const noexcept;
 
   const FamilyHooks& family_;
   std::shared_ptr<State> state_;
@@ -93,6 +109,7 @@ class CudaExecutor final : public Executor {
   std::int64_t zeros_in_copy_;
   StagingRing ring_;
   Branches branches_;
+  RunGraphs run_graphs_;
   std::vector<std::weak_ptr<Capture>> captures_;
   // Slices of the current plan, [group][class]: a class without work is not launched, except into a
   // graph, which has to serve later plans.

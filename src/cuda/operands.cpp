@@ -195,4 +195,12 @@ void fill_operands(const DeviceContext& context, const AttentionSpec& spec, cons
   params->write_state = args.state ? 1 : 0;
 }
 
+void round_page_ids(device::AttentionParams* params) noexcept {
+  for (device::i32& count : params->num_page_ids) {
+    const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint32_t>(count)));
+    const int low_bits = std::max(bits - 2, 0);
+    count = count >> low_bits << low_bits;
+  }
+}
+
 }  // namespace plait::cuda

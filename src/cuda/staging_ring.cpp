@@ -5,29 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "cuda/relaxed_capture.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
-namespace {
-
-/// Lets this thread ask about events while a capture is open, its own or another thread's: those of
-/// uploads are no part of one.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
-    driver_.check(driver_.capture_mode_exchange(&mode_), "cuThreadExchangeStreamCaptureMode");
-  }
-  ~RelaxedCapture() { driver_.capture_mode_exchange(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  const Driver& driver_;
-  CuCaptureMode mode_ = CuCaptureMode::kRelaxed;
-};
-
-}  // namespace
-
 StagingRing::StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t zero_bytes,
                          std::int64_t plan_bytes)
     : context_(std::move(context)), zero_bytes_(zero_bytes) {

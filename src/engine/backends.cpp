@@ -46,6 +46,14 @@ std::vector<std::unique_ptr<Backend>> make_backends(const EngineOptions& options
     throw Error(ErrorCode::kInvalidArgument, "num_threads", std::to_string(options.num_threads),
                 "0 on a device other than the CPU");
   }
+  if (options.run_graphs && options.device.kind == DeviceKind::kCpu) {
+    throw Error(ErrorCode::kInvalidArgument, "run_graphs", std::to_string(*options.run_graphs),
+                "nothing on the CPU, which launches no kernels");
+  }
+  if (options.run_graphs && (*options.run_graphs < 0 || *options.run_graphs > kMaxRunGraphs)) {
+    throw Error(ErrorCode::kInvalidArgument, "run_graphs", std::to_string(*options.run_graphs),
+                "0 to " + std::to_string(kMaxRunGraphs));
+  }
   if (static_cast<bool>(options.allocator.allocate) !=
       static_cast<bool>(options.allocator.deallocate)) {
     throw Error(ErrorCode::kInvalidArgument, "allocator",

@@ -42,6 +42,8 @@ class Executor {
   virtual std::vector<WorkerTime> worker_times() const { return {}; }
   /// Ids of captures whose graphs exist and hold runs of this object.
   virtual std::vector<std::uint64_t> living_captures() const { return {}; }
+  /// Runs, told apart by their operands and kernels, that are launched as graphs now.
+  virtual std::int64_t num_run_graphs() const { return 0; }
   /// Host copy of a contiguous i32 operand, for checked mode (synchronises where needed).
   virtual std::vector<std::int32_t> read_i32(const Tensor& tensor, Stream stream) const {
     (void)stream;

@@ -26,6 +26,7 @@ EngineOptions engine_options(const ReplayOptions& options) {
   engine.device = options.device;
   engine.family = options.family;
   engine.num_threads = options.num_threads;
+  engine.run_graphs = options.run_graphs;
   return engine;
 }
 

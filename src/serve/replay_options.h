@@ -52,6 +52,7 @@ struct ReplayOptions {
   Device device;
   std::string family = "auto";
   std::int32_t num_threads = 0;
+  std::optional<std::int32_t> run_graphs;  // EngineOptions::run_graphs, on a GPU
   bool measure_workers = false;  // on a GPU: another kernel specialisation; a CPU always does
   bool checked = false;          // Attention's checked mode; plan_only: every plan is verified
   std::int32_t num_workers = 0;  // 0: what the backend or the reference device offers

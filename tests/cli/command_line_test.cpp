@@ -184,6 +184,8 @@ TEST_F(CommandLine, OptionsThatWouldDoNothingAreRefused) {
       {{"replay", "--plan-only", "--family", "auto"}, "--family: got this option"},
       {{"replay", "--plan-only", "--threads", "1"}, "--threads: got this option"},
       {{"replay", "--plan-only", "--measure"}, "--measure: got this option"},
+      {{"replay", "--plan-only", "--run-graphs", "0"}, "--run-graphs: got this option"},
+      {{"replay", "--device", "cpu", "--run-graphs", "0"}, "--run-graphs: got this option"},
       {{"replay", "--plan-only", "--rope", "none"}, "--rope: got this option"},
       {{"explain", "--device", "cpu", "--measured"}, "--measured: got this option"},
       {{"bench", "--calibrate", "--threads", "0"}, "--threads: got \"0\""},

@@ -75,6 +75,15 @@ TEST(Driver, DeclarationsAgreeWithTheToolkit) {
   PLAIT_SAME(offsetof(CuLaunchConfig, attribute_count), offsetof(CUlaunchConfig, numAttrs));
   PLAIT_SAME(sizeof(CuLaunchAttribute), sizeof(CUlaunchAttribute));
   PLAIT_SAME(offsetof(CuLaunchAttribute, value), offsetof(CUlaunchAttribute, value));
+  PLAIT_SAME(sizeof(CuKernelNode), sizeof(CUDA_KERNEL_NODE_PARAMS));
+  PLAIT_SAME(offsetof(CuKernelNode, arguments), offsetof(CUDA_KERNEL_NODE_PARAMS, kernelParams));
+  PLAIT_SAME(offsetof(CuKernelNode, context), offsetof(CUDA_KERNEL_NODE_PARAMS, ctx));
+#if CUDA_VERSION >= 12030
+  PLAIT_SAME(sizeof(CuGraphEdge), sizeof(CUgraphEdgeData));
+  PLAIT_SAME(offsetof(CuGraphEdge, type), offsetof(CUgraphEdgeData, type));
+  PLAIT_SAME(kCuKernelPortProgrammatic, CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC);
+  PLAIT_SAME(kCuGraphEdgeProgrammatic, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
+#endif
   PLAIT_SAME(sizeof(CuTensorMap), sizeof(CUtensorMap));
   PLAIT_SAME(alignof(CuTensorMap), alignof(CUtensorMap));
 #undef PLAIT_SAME

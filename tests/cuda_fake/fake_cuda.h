@@ -18,9 +18,17 @@ struct Launch {
   unsigned grid = 0;
   unsigned threads = 0;
   void* stream = nullptr;
-  bool captured = false;
+  bool captured = false;                  // or added to a graph
   bool overlaps_previous = false;         // a programmatic dependent launch
   std::vector<unsigned char> parameters;  // the first bytes of the kernel's parameter
+};
+
+/// A dependency between the nodes of a graph, which are numbered from 1.
+struct Edge {
+  std::size_t from = 0;
+  std::size_t to = 0;
+  bool programmatic = false;
+  friend bool operator==(const Edge&, const Edge&) = default;
 };
 
 struct State {
@@ -29,20 +37,23 @@ struct State {
   std::int64_t calls = 0;
 
   std::vector<Launch> launches;
+  std::vector<Edge> edges;               // of graphs that were put together node by node
   std::int64_t event_waits_on_host = 0;  // cuEventSynchronize
   std::int64_t event_queries = 0;
   std::int64_t memsets = 0;
+  std::int64_t graph_launches = 0;
   bool copies_pending = false;     // what cuEventQuery says; cuEventSynchronize ends it
   std::vector<int> context_stack;  // devices, innermost last
 
   // What is alive.
   std::map<std::uintptr_t, std::pair<std::size_t, int>> device_memory;  // address: bytes, device
   std::set<void*> host_memory, events, streams, modules, graphs, user_objects;
+  std::size_t graph_execs = 0;
   std::map<int, int> retained;  // device: references to its primary context
 
   std::size_t alive() const {
     std::size_t count = device_memory.size() + host_memory.size() + events.size() + streams.size() +
-                        modules.size() + graphs.size() + user_objects.size();
+                        modules.size() + graphs.size() + user_objects.size() + graph_execs;
     for (const auto& [device, references] : retained) count += static_cast<std::size_t>(references);
     return count;
   }

@@ -238,6 +238,12 @@ TEST(EngineOptions, WhatWouldBeIgnoredIsRefused) {
   threads.device = {DeviceKind::kCuda, 0};
   threads.num_threads = 2;
   EXPECT_EQ(refused([&] { const Engine engine(threads); }), "num_threads");
+  EngineOptions graphs;
+  graphs.run_graphs = 0;
+  EXPECT_EQ(refused([&] { const Engine engine(graphs); }), "run_graphs");
+  graphs.device = {DeviceKind::kCuda, 0};
+  graphs.run_graphs = -1;
+  EXPECT_EQ(refused([&] { const Engine engine(graphs); }), "run_graphs");
   EngineOptions second_cpu;
   second_cpu.device = {DeviceKind::kCpu, 1};
   EXPECT_EQ(refused([&] { const Engine engine(second_cpu); }), "device");

@@ -23,7 +23,7 @@ constexpr CuResult kUnjoined = 904;
 fake::State state;
 
 struct Graph {
-  std::vector<fake::Work> work;  // in the order in which it was captured
+  std::vector<fake::Work> work;  // in the order in which it was captured or added
   std::vector<void*> user_objects;
   std::set<void*> open_streams;  // forked branches that nobody joined yet
   int references = 1;            // the graph, and what was instantiated from it
@@ -372,12 +372,58 @@ PLAIT_FAKE cuEventElapsedTime(float* ms, CuEvent, CuEvent) {
   return kCuSuccess;
 }
 
+// A node's handle is its number in its graph, from 1.
+PLAIT_FAKE cuGraphCreate(CuGraph* out, unsigned) { return create<Graph>(state.graphs, out); }
+PLAIT_FAKE cuGraphAddKernelNode_v2(CuGraphNode* out, CuGraph handle, const CuGraphNode* after,
+                                   std::size_t count, const CuKernelNode* node) {
+  if (injected()) return kLaunchFailed;
+  auto* graph = reinterpret_cast<Graph*>(handle);
+  const std::size_t number = graph->work.size() + 1;
+  for (std::size_t index = 0; index < count; ++index) {
+    const auto before = reinterpret_cast<std::size_t>(after[index]);
+    if (before == 0 || before >= number) return kCuErrorInvalidValue;
+    state.edges.push_back({before, number, false});
+  }
+  CuLaunchConfig config{};
+  config.grid_x = node->grid_x;
+  config.grid_y = node->grid_y;
+  config.grid_z = node->grid_z;
+  config.block_x = node->block_x;
+  config.block_y = node->block_y;
+  config.block_z = node->block_z;
+  config.shared_bytes = node->shared_bytes;
+  graph->work.push_back(fake::prepare_launch(config, node->function, node->arguments, true));
+  *out = reinterpret_cast<CuGraphNode>(number);
+  return kCuSuccess;
+}
+PLAIT_FAKE cuGraphAddDependencies_v2(CuGraph handle, const CuGraphNode* from, const CuGraphNode* to,
+                                     const CuGraphEdge* edges, std::size_t count) {
+  if (injected()) return kLaunchFailed;
+  const std::size_t nodes = reinterpret_cast<Graph*>(handle)->work.size();
+  for (std::size_t index = 0; index < count; ++index) {
+    const auto first = reinterpret_cast<std::size_t>(from[index]);
+    const auto second = reinterpret_cast<std::size_t>(to[index]);
+    // Work is done in the order in which it was added, which these edges then agree with.
+    if (first == 0 || first >= second || second > nodes) return kCuErrorInvalidValue;
+    const CuGraphEdge& edge = edges[index];
+    const bool programmatic = edge.type == kCuGraphEdgeProgrammatic;
+    if (programmatic != (edge.from_port == kCuKernelPortProgrammatic) || edge.to_port != 0) {
+      return kCuErrorInvalidValue;
+    }
+    state.edges.push_back({first, second, programmatic});
+  }
+  return kCuSuccess;
+}
 PLAIT_FAKE cuGraphInstantiateWithFlags(CuGraphExec* exec, CuGraph graph, unsigned long long) {
+  if (injected()) return kCuErrorOutOfMemory;
   ++reinterpret_cast<Graph*>(graph)->references;
+  ++state.graph_execs;
   *exec = reinterpret_cast<CuGraphExec>(graph);
   return kCuSuccess;
 }
-PLAIT_FAKE cuGraphLaunch(CuGraphExec exec, CuStream) {
+PLAIT_FAKE cuGraphLaunch(CuGraphExec exec, CuStream stream) {
+  ++state.graph_launches;
+  if (injected() || is_captured(stream)) return kLaunchFailed;
   for (const fake::Work& work : reinterpret_cast<Graph*>(exec)->work) {
     if (const CuResult result = work(); result != kCuSuccess) return result;
   }
@@ -389,6 +435,7 @@ PLAIT_FAKE cuGraphDestroy(CuGraph graph) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuGraphExecDestroy(CuGraphExec exec) {
+  --state.graph_execs;
   release_graph(reinterpret_cast<Graph*>(exec));
   return kCuSuccess;
 }

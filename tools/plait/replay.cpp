@@ -66,6 +66,7 @@ struct Words {
   std::string clock = "5000+25*tokens";
   std::string other;
   std::string ablate;
+  std::int32_t run_graphs = 0;
   std::string json;
   std::string html;
   bool no_compose = false;
@@ -133,6 +134,8 @@ void add_options(CLI::App& app, serve::ReplayOptions& o, Words& w) {
              "on a GPU: kernels that record when each worker starts and ends");
   add_integer(app, "--threads", o.num_threads, 0, 1024,
               "CPU threads (0: PLAIT_NUM_THREADS, else the cores)");
+  add_integer(app, "--run-graphs", w.run_graphs, 0, kMaxRunGraphs,
+              "on a GPU: runs that are kept as graphs, 0: none (default 256)");
   add_integer(app, "--workers", o.num_workers, 0, 4096,
               "workers of a plan (0: the backend's; the reference device's with --plan-only)");
   add_text(app, "--json", w.json, "FILE", "write everything as JSON");
@@ -149,7 +152,8 @@ void convert(const CLI::App& app, const Words& w, serve::ReplayOptions& o) {
   if (w.rope == "fused") o.rope = serve::RopeMode::kFused;
   if (w.rope == "none") o.rope = serve::RopeMode::kNone;
   if (o.plan_only) {
-    for (const char* option : {"--device", "--family", "--threads", "--measure", "--rope"}) {
+    for (const char* option :
+         {"--device", "--family", "--threads", "--measure", "--rope", "--run-graphs"}) {
       if (app.count(option) > 0)
         refuse_given(option, "--plan-only, which runs nothing, without it");
     }
@@ -157,6 +161,10 @@ void convert(const CLI::App& app, const Words& w, serve::ReplayOptions& o) {
   if (w.device == "cuda") {
     if (app.count("--threads") > 0) refuse_given("--threads", "--device cpu with it");
     o.device.kind = DeviceKind::kCuda;
+  }
+  if (app.count("--run-graphs") > 0) {
+    if (w.device == "cpu") refuse_given("--run-graphs", "--device cuda with it");
+    o.run_graphs = w.run_graphs;
   }
   o.scheduler.step_time = serve::parse_affine_time(w.clock, "--clock-us");
   if (app.count("--other-us") > 0) o.other_time = serve::parse_affine_time(w.other, "--other-us");

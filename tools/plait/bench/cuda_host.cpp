@@ -2,16 +2,54 @@
 //
 // What a step costs its host thread.
 #if PLAIT_WITH_CUDA
+#include "engine/attention_impl.h"
 #include "plait/bench/cuda_groups.h"
+#include "plait/error.h"
 
 namespace plait::bench {
 namespace {
 
 constexpr int kCallsPerSample = 16;  // enqueued without a wait, as a serving loop does
 
+/// A run whose output lies elsewhere at every call, as no graph is made for.
+class MovingRun {
+ public:
+  MovingRun(CudaTimer& timer, CudaCase& problem)
+      : attention_(problem.attention()),
+        args_(problem.args()),
+        memory_(timer.context(),
+                args_.o.size() * static_cast<std::int64_t>(KnownBuffer::kElement) + kPlaces * kStep,
+                "outputs") {}
+
+  void operator()() {
+    const auto offset = static_cast<cuda::CuDevicePtr>(place_++ % kPlaces * kStep);
+    args_.o.data = reinterpret_cast<void*>(memory_.address() + offset);
+    attention_.run(args_);
+  }
+
+ private:
+  static constexpr std::int64_t kPlaces = 4096;  // more than runs are remembered
+  static constexpr std::int64_t kStep = 256;     // bytes
+
+  Attention& attention_;
+  RunArgs args_;
+  cuda::DeviceBuffer memory_;
+  std::int64_t place_ = 0;
+};
+
+/// Lets a plan make the graph that runs are launched as.
+void make_run_graph(CudaCase& problem) {
+  for (int i = 0; i < 2; ++i) problem.run();
+  problem.plan();
+  if (problem.attention().impl().executor().num_run_graphs() == 0) {
+    throw Error(ErrorCode::kInternal, "run graphs", "0 after a run that came back",
+                "1: the driver may have refused it");
+  }
+}
+
 template <class Call>
 void host_row(const std::string& name, const std::string& family, double goal_us, CudaTimer& timer,
-              int repetitions, Report& report, const Call& call) {
+              int repetitions, Report& report, Call&& call) {
   if (!report.wants(name)) return;
   Row row;
   row.name = name;
@@ -49,6 +87,11 @@ void bench_host(CudaTimer& timer, const CudaBenchOptions& options, Report& repor
     const std::string family = problem.attention().family();
     host_row(std::string("host: run ") + name, family, 5, timer, options.repetitions, report,
              [&] { problem.run(); });
+    host_row(std::string("host: run, output moves ") + name, family, 5, timer, options.repetitions,
+             report, MovingRun(timer, problem));
+    make_run_graph(problem);
+    host_row(std::string("host: run from a graph ") + name, family, 5, timer, options.repetitions,
+             report, [&] { problem.run(); });
     host_row(std::string("host: plan and upload ") + name, family, 25, timer, options.repetitions,
              report, [&] { problem.plan(); });
   }
