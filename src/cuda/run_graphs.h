@@ -33,7 +33,7 @@ class RunGraphs {
 
   /// How many graphs a plan makes at most, each some 60 us of the host; the others follow with
   /// later plans.
-  static constexpr std::size_t kMadePerPlan = 8;
+  static constexpr std::size_t kMadePerPlan = 4;
   /// Plans after which a graph that no run launched gives its place to another run's, and after
   /// which graphs are tried again when the driver refused one.
   static constexpr std::int64_t kIdlePlans = 1024;

@@ -87,8 +87,8 @@ void bench_host(CudaTimer& timer, const CudaBenchOptions& options, Report& repor
     const std::string family = problem.attention().family();
     host_row(std::string("host: run ") + name, family, 5, timer, options.repetitions, report,
              [&] { problem.run(); });
-    host_row(std::string("host: run, output moves ") + name, family, 5, timer, options.repetitions,
-             report, MovingRun(timer, problem));
+    host_row(std::string("host: run with a moving output ") + name, family, 5, timer,
+             options.repetitions, report, MovingRun(timer, problem));
     make_run_graph(problem);
     host_row(std::string("host: run from a graph ") + name, family, 5, timer, options.repetitions,
              report, [&] { problem.run(); });
