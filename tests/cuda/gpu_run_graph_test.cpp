@@ -213,7 +213,7 @@ TEST_P(GpuRunGraphs, MayEndWhileTheyRun) {
   EXPECT_EQ(o_->host, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, GpuRunGraphs, testing::Values("mma", "hopper"),
+INSTANTIATE_TEST_SUITE_P(, GpuRunGraphs, testing::Values("mma", "hopper"),
                          [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
