@@ -197,9 +197,7 @@ void fill_operands(const DeviceContext& context, const AttentionSpec& spec, cons
 
 void round_page_ids(device::AttentionParams* params) noexcept {
   for (device::i32& count : params->num_page_ids) {
-    const auto bits = static_cast<int>(std::bit_width(static_cast<std::uint32_t>(count)));
-    const int low_bits = std::max(bits - 2, 0);
-    count = count >> low_bits << low_bits;
+    count = static_cast<device::i32>(std::bit_floor(static_cast<std::uint32_t>(count)));
   }
 }
 

@@ -47,9 +47,9 @@ std::int64_t row_alignment(std::int64_t row_bytes) noexcept;
 void fill_operands(const DeviceContext& context, const AttentionSpec& spec, const RunArgs& args,
                    std::int64_t alignment, KnownAddresses& known, device::AttentionParams* params);
 
-/// Rounds what `params` says of the lengths of page lists down, to one or one and a half times a
-/// power of two. Kernels ask the L2 for as many ids as they start and use it for nothing else; the
-/// lists of batches that grow or shrink from step to step then say the same most of the time.
+/// Rounds what `params` says of the lengths of page lists down to powers of two. Kernels ask the L2
+/// for as many ids as they start and use it for nothing else; the lists of batches that grow or
+/// shrink from step to step then say the same most of the time.
 void round_page_ids(device::AttentionParams* params) noexcept;
 
 /// What a spec alone determines.

@@ -138,9 +138,9 @@ TEST_F(RunGraph, PageListsOfSimilarLengthShareAGraph) {
     ids_.shape[0] = pages;
     run(*executor);
   };
-  for (const std::int64_t pages : {64, 70, 80, 95}) step_with(pages);
+  for (const std::int64_t pages : {32, 40, 50, 63}) step_with(pages);
   EXPECT_EQ(counts(), (Counts{2, 2}));
-  step_with(63);
+  step_with(31);
   EXPECT_EQ(counts(), (Counts{1, 0})) << "nothing is prefetched behind a list's end";
 }
 
