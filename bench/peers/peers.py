@@ -8,6 +8,7 @@ error and skipped.
 """
 import argparse
 import csv
+import itertools
 import math
 import statistics
 import sys
@@ -20,7 +21,8 @@ COLUMNS = ["peer", "case", "batch", "qo_len", "kv_len", "qo_heads", "kv_heads", 
            "median_us", "p10_us", "p90_us", "tflops", "gbps"]
 # The table of the peers' published shapes: total tokens 8192, then longer single sequences.
 PREFILL = [(16, 512), (8, 1024), (4, 2048), (2, 4096), (1, 8192), (1, 16384)]
-DECODE = [(1, 512), (16, 512), (64, 512), (1, 8192), (16, 2048), (64, 2048), (64, 8192)]
+DECODE = [(1, 512), (16, 512), (64, 512), (1, 8192), (16, 2048), (64, 2048), (64, 4096), (64, 8192),
+          (256, 8192)]
 
 
 class Timer:
@@ -94,7 +96,7 @@ def prefill(report, timer, heads, dim):
 def variants(report, timer):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     flex = torch.compile(flex_attention, dynamic=False)
-    heads, dim, window, cap = 32, 128, 1024, 50.0
+    heads, dim, window, cap = 32, 128, 1024, 30.0
     slopes = torch.tensor([2.0 ** (-8.0 * (h + 1) / heads) for h in range(heads)], device="cuda")
 
     def causal(b, h, i, j):
@@ -121,21 +123,52 @@ def variants(report, timer):
                     8 * q.numel(), timer, lambda: flex(q, k, v, score_mod=score, block_mask=block))
 
 
+def mt19937_64(seed):
+    """The words of std::mt19937_64."""
+    state = [seed]
+    for n in range(1, 312):
+        last = state[-1] ^ (state[-1] >> 62)
+        state.append((6364136223846793005 * last + n) % 2**64)
+    while True:
+        for n in range(312):
+            x = (state[n] & 0xFFFFFFFF80000000) | (state[(n + 1) % 312] & 0x7FFFFFFF)
+            state[n] = state[(n + 156) % 312] ^ (x >> 1) ^ (0xB5026F5AA96619E9 if x & 1 else 0)
+        for x in state:
+            x ^= (x >> 29) & 0x5555555555555555
+            x ^= (x << 17) & 0x71D67FFFEDA60000
+            x ^= (x << 37) & 0xFFF7EEE000000000
+            yield (x ^ (x >> 43)) % 2**64
+
+
+def skewed_lengths(count, seed=1):
+    """The lengths of `skewed_requests` in tools/plait/bench/attention_case.cpp."""
+    words = mt19937_64(seed)
+    lengths = []
+    for _ in range(count):
+        a, b = (((next(words) >> 11) + 0.5) * 2.0**-53 for _ in range(2))
+        draw = math.sqrt(-2.0 * math.log(a)) * math.cos(2.0 * math.pi * b)
+        lengths.append(int(min(max(math.exp(7.5 + 1.2 * draw), 128.0), 32768.0)))
+    return lengths
+
+
 def decode(report, timer, heads, dim, page):
     import flashinfer
     qo_heads, kv_heads = heads
-    for batch, length in DECODE:
-        pages = math.ceil(length / page)
-        cache = normal(batch * pages, 2, page, kv_heads, dim)
-        ids = torch.randperm(batch * pages, dtype=torch.int32, device="cuda")
-        indptr = torch.arange(0, batch * pages + 1, pages, dtype=torch.int32, device="cuda")
-        last = torch.full((batch,), (length - 1) % page + 1, dtype=torch.int32, device="cuda")
-        q = normal(batch, qo_heads, dim)
+    cases = [(length, [length] * batch) for batch, length in DECODE]
+    for name, lengths in cases + [("skewed", skewed_lengths(64))]:
+        pages = [math.ceil(length / page) for length in lengths]
+        indptr = torch.tensor([0, *itertools.accumulate(pages)], dtype=torch.int32, device="cuda")
+        cache = normal(sum(pages), 2, page, kv_heads, dim)
+        ids = torch.randperm(sum(pages), dtype=torch.int32, device="cuda")
+        last = torch.tensor([(length - 1) % page + 1 for length in lengths], dtype=torch.int32,
+                            device="cuda")
+        q = normal(len(lengths), qo_heads, dim)
         workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, use_tensor_cores=True)
         wrapper.plan(indptr, ids, last, qo_heads, kv_heads, dim, page, q_data_type=torch.bfloat16)
-        attempt(report, "flashinfer", "decode", (batch, 1, length, qo_heads, kv_heads, dim), "none",
-                4.0 * batch * qo_heads * length * dim, 4 * batch * length * kv_heads * dim, timer,
+        keys = sum(lengths)
+        attempt(report, "flashinfer", "decode", (len(lengths), 1, name, qo_heads, kv_heads, dim),
+                "none", 4.0 * qo_heads * keys * dim, 4 * keys * kv_heads * dim, timer,
                 lambda: wrapper.run(q, cache))
 
 
@@ -159,8 +192,9 @@ def main():
         variants(report, timer)
     if "decode" in suites:
         try:
-            for heads in ((32, 8), (64, 8)):
-                decode(report, timer, heads, 128, 16)
+            for heads, dim in (((32, 8), 128), ((64, 8), 128), ((32, 32), 128), ((32, 8), 64),
+                               ((16, 8), 256)):
+                decode(report, timer, heads, dim, 16)
         except ImportError as error:
             print(f"flashinfer: {error}", file=sys.stderr)
 

@@ -63,8 +63,8 @@ void decode_row(CudaTimer& timer, const std::string& shape, const AttentionSpec&
 }  // namespace
 
 void bench_decode(CudaTimer& timer, const CudaBenchOptions& options, Report& report) {
-  const std::pair<int, int> shapes[] = {{1, 512},   {16, 512},  {64, 512},  {1, 8192},
-                                        {16, 2048}, {64, 2048}, {64, 8192}, {256, 8192}};
+  const std::pair<int, int> shapes[] = {{1, 512},   {16, 512},  {64, 512},  {1, 8192},  {16, 2048},
+                                        {64, 2048}, {64, 4096}, {64, 8192}, {256, 8192}};
   const BenchShape heads[] = {{.kv_heads = 8},
                               {.qo_heads = 64, .kv_heads = 8},
                               {.kv_heads = 32},
