@@ -133,9 +133,16 @@ if wanted tests; then
 fi
 if wanted sanitizer; then
   if command -v compute-sanitizer >/dev/null; then
-    # First without a tool, so that kernels come from the cache. Under a tool one problem at a time:
-    # what the tool does for one thread can invalidate a capture of another.
+    # Every kernel of the default set, and random problems. First without a tool, so that kernels come
+    # from the cache. Under a tool one problem at a time: what the tool does for one thread can
+    # invalidate a capture of another.
     for family in ${families//,/ }; do
+      ((tiny)) || "$plait" aot --list | python3 "$root/bench/kernel_problems.py" "$family" \
+        "$out/problems/$family" >/dev/null || skip "set_$family" "no python3 to write its problems"
+      if compgen -G "$out/problems/$family/*.json" >/dev/null; then
+        step "set_$family" "$seconds" "$plait" check --device cuda --family "$family" \
+          "$out/problems/$family"/*.json
+      fi
       step "kernels_$family" "$seconds" "$plait" check --device cuda --family "$family" \
         --count "$sanitized" --jobs "$jobs" --filter random/ --seed "$seed"
     done
@@ -145,6 +152,10 @@ if wanted sanitizer; then
       # Every ring of every resident block has several barriers; its table holds fewer by default.
       [[ $tool != synccheck ]] || sanitizer+=(--num-cuda-barriers 65536)
       for family in ${families//,/ }; do
+        if compgen -G "$out/problems/$family/*.json" >/dev/null; then
+          step "${tool}_set_$family" $((seconds + grace)) "${sanitizer[@]}" "$plait" check \
+            --device cuda --family "$family" "$out/problems/$family"/*.json
+        fi
         step "${tool}_$family" $((seconds + grace)) "${sanitizer[@]}" "$plait" check --device cuda \
           --family "$family" --count "$sanitized" --jobs 1 --filter random/ --seed "$seed" \
           --time-limit "$seconds"
