@@ -59,9 +59,9 @@ PLAIT_MATH_2(powf)
 #undef PLAIT_MATH_1
 #undef PLAIT_MATH_2
 inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
-inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
 inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
+inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 inline int __float2int_rn(float x) { return static_cast<int>(__builtin_rintf(x)); }
 // Without contraction, so that each operation rounds on its own.
 inline float __fadd_rn(float a, float b) { return a + b; }

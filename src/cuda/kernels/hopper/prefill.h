@@ -20,7 +20,6 @@
 // row by row: prefill_gather.h.
 #pragma once
 
-#include "cuda/kernels/hopper/hooks.h"
 #include "cuda/kernels/hopper/prefill_gather.h"
 #include "cuda/kernels/hopper/prefill_output.h"
 #include "cuda/kernels/hopper/prefill_tile.h"
@@ -80,9 +79,12 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
 #pragma unroll 1
   while (index < last_slice()) {  // the first product of the item is ready
     const Work& w = s.works.get(p, s.slices, index);
-    const TileRange tiles = tile_range<C>(w);
-    const i32 full_begin = warp_uniform(kRanged ? w.full_begin : w.kv_begin);
-    const i32 full_end = warp_uniform(kRanged ? w.full_end : w.kv_end);
+    const Work now = w;  // read at once, what it takes to begin; registers keep nothing for later
+    const TileRange tiles = tile_range<C>(now);
+    const i32 full_begin = warp_uniform(kRanged ? now.full_begin : now.kv_begin);
+    // Whoever looks for large logits must not see those of rows before the item.
+    const bool has_strangers = C::kSoftCap && now.num_fused_rows < kWarpgroupRows;
+    const i32 full_end = warp_uniform(has_strangers ? 0 : kRanged ? now.full_end : now.kv_end);
     auto is_full = [&](i32 tile_slot) {
       return tile_slot >= full_begin && tile_slot + C::kTileN <= full_end;
     };
@@ -91,30 +93,37 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
       const i32 warp = static_cast<i32>(threadIdx.x) / 32 & 3;
-      const i32 row = warpgroup_row(w, group) + warp * 16 + lane() / 4 + 8 * r;
-      range[r] = visible_slots<C>(p, w, (w.fused_row_begin + max_of(row, 0)) / group_size<C>(p));
-      if constexpr (C::kAlibi) bias.start_row(p, w, r, row, head);
+      const i32 row = warpgroup_row(now, group) + warp * 16 + lane() / 4 + 8 * r;
+      range[r] =
+          visible_slots<C>(p, now, (now.fused_row_begin + max_of(row, 0)) / group_size<C>(p));
+      if (C::kSoftCap && row < 0) range[r].end = range[r].begin;
+      if constexpr (C::kAlibi) bias.start_row(p, now, r, row, head);
     }
-    RowState rows{{neg_inf(), neg_inf()}, {0.0F, 0.0F}};
+    RowState rows;
     float factor[2];
-    auto to_probabilities = [&](i32 tile_slot) {
+    // Whether `factor` has to rescale what was accumulated before.
+    auto to_probabilities = [&](i32 tile_slot, bool first) {
       const bool full = is_full(tile_slot);
-      float top[2];
       float shift[2] = {0.0F, 0.0F};
+      bool rescales;
+      float top[2];
       if constexpr (C::kSoftCap && !C::kAlibi) {
-        // Most logits are small beside their cap, which then is part of the exponent.
+        // Most logits are small beside their cap, which then is part of the exponent. What is not
+        // seen has no say in it.
+        if (!full) mask_tile<C>(logits, range, tile_slot, lane(), 0.0F);
         row_maxima<C>(top, logits);
         const float far = hook.farthest(logits, fmaxf(top[0], top[1]));
         const auto capped = [&](const auto& exponent) {
           if (__any_sync(~0U, !(far <= exponent.limit()))) return false;  // NaN, too
           if (!full) {
-            mask_tile<C>(logits, range, tile_slot, lane());
+            mask_tile<C>(logits, range, tile_slot, lane(), neg_inf());
             row_maxima<C>(top, logits);
           }
-          softmax_tile<C>(logits, top, rows, factor, exponent, shift);
+          rescales = follow_maxima(top, first, rows, factor, exponent);
+          take_exponentials<C>(logits, rows, exponent, shift);
           return true;
         };
-        if (capped(hook.three_terms) || capped(hook.five_terms)) return;
+        if (capped(hook.three_terms) || capped(hook.five_terms)) return rescales;
         const float rate = hook.tanh_rate(p, head);
 #pragma unroll
         for (float& x : logits) x = scaled_tanh(__fmul_rn(x, rate));
@@ -126,9 +135,16 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       if constexpr (C::kAlibi) {
         bias.template add<C::kTileN>(logits, scale, shift, p, w, tile_slot);
       }
-      if (!full) mask_tile<C>(logits, range, tile_slot, lane());
-      row_maxima<C>(top, logits);
-      softmax_tile<C>(logits, top, rows, factor, ScaledExponent{scale}, shift);
+      if (!full) mask_tile<C>(logits, range, tile_slot, lane(), neg_inf());
+      const ScaledExponent exponent{scale};
+      if constexpr (C::kSoftCap && !C::kAlibi) {
+        row_maxima<C>(top, logits);
+        rescales = follow_maxima(top, first, rows, factor, exponent);
+      } else {
+        rescales = follow_maxima<C>(logits, first, rows, factor, exponent, shift);
+      }
+      take_exponentials<C>(logits, rows, exponent, shift);
+      return rescales;
     };
     // Of tiles that reach out of the list: waits for V and clears rows.
     auto prepare_v = [&](i32 tile_slot) {
@@ -146,7 +162,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     release(s.k_empty[k_ring.stage]);
     k_ring.advance();
     if (!kStagedOutput<C> && tiles.count == 1) release(s.q_empty[0]);
-    to_probabilities(tile_slot);
+    to_probabilities(tile_slot, true);
     pack_tile<C>(probabilities, logits);
     // Zeros, and not a first product that does not add: what the last item left in these registers
     // would live while states are merged.
@@ -177,7 +193,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
         named_barrier_arrive(other_turn, kConsumerThreads);
       }
       if (!kStagedOutput<C> && t == 0) release(s.q_empty[0]);
-      to_probabilities(tile_slot);
+      const bool rescales = to_probabilities(tile_slot, false);
       pin_registers(logits);
       // The wait for the next K is due anyway; here its branch also keeps ptxas from hoisting the
       // wait for P V above the exponentials, which it does in straight-line code.
@@ -186,11 +202,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       pin_registers(o);
       release(s.v_empty[v_ring.stage]);
       v_ring.advance();
-      // Maxima soon are final, with ALiBi at once. In the plain kernel the choice costs more than
-      // it spares.
-      if (!(C::kSoftCap || C::kAlibi) || __any_sync(~0U, factor[0] != 1.0F || factor[1] != 1.0F)) {
-        rescale(o, factor);
-      }
+      if (rescales) rescale(o, factor);
       pack_tile<C>(probabilities, logits);
     }
     prepare_v(tile_slot);

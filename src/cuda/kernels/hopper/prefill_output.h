@@ -4,7 +4,8 @@
 #pragma once
 
 #include "cuda/kernels/hopper/merge.h"
-#include "cuda/kernels/hopper/prefill_tile.h"
+#include "cuda/kernels/hopper/prefill_layout.h"
+#include "cuda/kernels/hopper/prefill_softmax.h"
 
 namespace plait::device::hopper {
 
@@ -19,8 +20,14 @@ inline constexpr bool kStagedOutput = C::kQStages > 1;
 /// are multiplied by.
 struct OutputRows {
   i32 fused0, first, kv_head;
+  i32 state_row;  // of the warp's first row, where `stateful`
+  bool stateful;
   float scale[2];
 };
+/// Whether rows leave as f32: as partial states, or because the caller wants states.
+PLAIT_DEVICE bool is_wide(const Params& p, const OutputRows& out) {
+  return out.stateful || p.write_state != 0;
+}
 /// Two neighbouring finished elements of row `r`, of columns 8 * block + 2 * (lane % 4) and next.
 template <i32 kCount>
 PLAIT_DEVICE float2 finished(const OutputRows& out, const float (&o)[kCount], i32 block, i32 r) {
@@ -124,6 +131,48 @@ PLAIT_DEVICE void write_shuffled(const Params& p, const OutputRows& out,
   }
 }
 
+/// What an output needs beside its elements: the lse, and where they go if not to a narrow output.
+/// Lanes 0 and 1 of the four that share two rows look after one of them each.
+template <class C>
+PLAIT_DEVICE void write_extras(const Params& p, OutputRows& out, const float (&o)[C::kHeadDim / 2],
+                               const float (&reference)[2], const float (&sum)[2]) {
+  const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+  const i32 own = lane & 1;
+  const i32 own_row = lane / 4 + 8 * own;
+  const RowHead at = row_head<C>(p, out.fused0 + max_of(own_row, out.first), out.kv_head);
+  const float lse = natural_lse(own == 0 ? reference[0] : reference[1], own == 0 ? sum[0] : sum[1]);
+  if ((lane & 2) == 0 && own_row >= out.first) {
+    if (out.stateful) {
+      __stcg(p.state_lse + out.state_row + own_row, lse);
+    } else if (p.lse != nullptr) {
+      p.lse[at.row * p.lse_stride_row + at.head * p.lse_stride_head] = lse;
+    }
+  }
+  if (!is_wide(p, out)) {
+    if (p.sink == nullptr) return;
+    const float factor = sink_factor<DeviceMath>(lse, p.sink[at.head]);
+#pragma unroll
+    for (i32 r = 0; r < 2; ++r) out.scale[r] *= __shfl_sync(~0U, factor, (lane & ~3) + r);
+    return;
+  }
+#pragma unroll
+  for (i32 r = 0; r < 2; ++r) {
+    const i32 row = lane / 4 + 8 * r;
+    if (row < out.first) continue;
+    float* to;
+    if (out.stateful) {
+      to = p.state_o + static_cast<i64>(out.state_row + row) * C::kHeadDim;
+    } else {
+      const RowHead of = row_head<C>(p, out.fused0 + row, out.kv_head);
+      to = static_cast<float*>(p.o) + of.row * p.o_stride_row + of.head * p.o_stride_head;
+    }
+#pragma unroll
+    for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
+      __stcg(reinterpret_cast<float2*>(to + i * 8 + (lane & 3) * 2), finished(out, o, i, r));
+    }
+  }
+}
+
 /// Finished rows of one warpgroup, 16 per warp; `release` is called when `staging`, the queries'
 /// buffer, is free (kStagedOutput).
 template <class C, class Release>
@@ -131,7 +180,6 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
                              float (&o)[C::kHeadDim / 2], const RowState& rows, i32 group,
                              u32 staging, Release&& release) {
   const i32 thread = fresh_thread_index();  // else rows are kept since the ranges were computed
-  const i32 lane = thread & 31;
   const i32 warp = thread / 32 & 3;
   const i32 row0 = warpgroup_row(w, group) + warp * 16;        // of this warp, in the item
   const i32 first = max_of(group * kWarpgroupRows - row0, 0);  // of the warp's 16 that counts
@@ -139,45 +187,30 @@ PLAIT_DEVICE void write_rows(const Params& p, const Work& w, i32 kv_head,
     release();
     return;
   }
-  OutputRows out{w.fused_row_begin + row0, first, kv_head, {}};
-  const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
-  const bool wide = state_row >= 0 || p.write_state != 0;
+  OutputRows out{w.fused_row_begin + row0,
+                 first,
+                 kv_head,
+                 w.state_row + (kv_head - w.head) * w.num_fused_rows + row0,
+                 w.state_row >= 0,
+                 {}};
+  const float value_scale = v_scale(p, kv_head);
+  float sum[2];
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
-    float sum = rows.sum[r];
-    sum += __shfl_xor_sync(~0U, sum, 1);
-    sum += __shfl_xor_sync(~0U, sum, 2);
-    const float lse = natural_lse(rows.max[r], sum);
-    const bool empty = sum == 0.0F;  // no key seen
-    out.scale[r] = empty ? 0.0F : v_scale(p, kv_head) / sum;
-    if (__any_sync(~0U, empty)) {  // seldom
+    sum[r] = rows.sum[r];
+    sum[r] += __shfl_xor_sync(~0U, sum[r], 1);
+    sum[r] += __shfl_xor_sync(~0U, sum[r], 2);
+    out.scale[r] = sum[r] == 0.0F ? 0.0F : value_scale * fast_reciprocal(sum[r]);
+  }
+  if (__any_sync(~0U, sum[0] == 0.0F || sum[1] == 0.0F)) {  // seldom: no key seen
 #pragma unroll
-      for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
-        o[i * 4 + r * 2] = empty ? 0.0F : o[i * 4 + r * 2];
-        o[i * 4 + r * 2 + 1] = empty ? 0.0F : o[i * 4 + r * 2 + 1];
-      }
+    for (i32 i = 0; i < C::kHeadDim / 2; ++i) {
+      if (sum[i / 2 & 1] == 0.0F) o[i] = 0.0F;
     }
-    const i32 row = lane / 4 + 8 * r;
-    const RowHead at = row_head<C>(p, out.fused0 + max_of(row, first), kv_head);
-    if (!wide && p.sink != nullptr) out.scale[r] *= sink_factor<DeviceMath>(lse, p.sink[at.head]);
-    if (row < first) continue;
-    if ((lane & 3) == 0) {
-      if (state_row >= 0) {
-        __stcg(p.state_lse + state_row + row0 + row, lse);
-      } else if (p.lse != nullptr) {
-        p.lse[at.row * p.lse_stride_row + at.head * p.lse_stride_head] = lse;
-      }
-    }
-    if (wide) {
-      float* to =
-          state_row >= 0
-              ? p.state_o + static_cast<i64>(state_row + row0 + row) * C::kHeadDim
-              : static_cast<float*>(p.o) + at.row * p.o_stride_row + at.head * p.o_stride_head;
-#pragma unroll
-      for (i32 i = 0; i < C::kHeadDim / 8; ++i) {
-        __stcg(reinterpret_cast<float2*>(to + i * 8 + (lane & 3) * 2), finished(out, o, i, r));
-      }
-    }
+  }
+  const bool wide = is_wide(p, out);
+  if (wide || p.lse != nullptr || p.sink != nullptr) {
+    write_extras<C>(p, out, o, rows.reference, sum);
   }
   if (wide) {
     release();

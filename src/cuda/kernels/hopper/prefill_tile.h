@@ -1,22 +1,15 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// What a warpgroup of the prefill kernel computes of a tile: logits, their softmax, and the output
-// that they go into.
+// What a warpgroup of the prefill kernel computes of a tile besides its softmax: logits, and the
+// output that their probabilities go into.
 #pragma once
 
 #include "cuda/kernels/device/wgmma.h"
-#include "cuda/kernels/hopper/hooks.h"
 #include "cuda/kernels/hopper/prefill_layout.h"
 
 namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-
-/// Softmax state of a thread's two rows.
-struct RowState {
-  float max[2];  // base 2
-  float sum[2];  // this thread's columns only
-};
 
 /// s = Q K^T over one tile: issues and commits.
 template <class C>
@@ -50,64 +43,27 @@ PLAIT_DEVICE void issue_output(float (&o)[C::kHeadDim / 2],
   wgmma_commit();
 }
 
+/// Of columns 0, 1, 8, 9, 16, 17 and so on, a bit each: those below `end`.
+PLAIT_DEVICE u32 columns_below(i32 end) {
+  const u32 at = static_cast<u32>(max_of(end, 0));
+  const u32 count = at / 8 * 2 + min_of(at % 8, 2U);
+  return count < 32 ? (1U << count) - 1 : ~0U;
+}
+
+/// Puts `hidden` in place of what a thread's rows do not see.
 template <class C>
 PLAIT_DEVICE void mask_tile(float (&s)[C::kTileN / 2], const SlotRange (&range)[2], i32 tile_slot,
-                            i32 lane) {
+                            i32 lane, float hidden) {
+  static_assert(C::kTileN <= 128, "a bit for each of a row's columns");
   const i32 column0 = tile_slot + (lane & 3) * 2;
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
-    const i32 begin = range[r].begin - column0;
-    const i32 end = range[r].end - column0;
+    const u32 seen =
+        columns_below(range[r].end - column0) & ~columns_below(range[r].begin - column0);
 #pragma unroll
-    for (i32 i = 0; i < C::kTileN / 8; ++i)
-#pragma unroll
-      for (i32 e = 0; e < 2; ++e) {
-        const i32 column = i * 8 + e;
-        if (column < begin || column >= end) s[i * 4 + r * 2 + e] = neg_inf();
-      }
-  }
-}
-
-/// The largest of a thread's logits in each of its rows.
-template <class C>
-PLAIT_DEVICE void row_maxima(float (&top)[2], const float (&s)[C::kTileN / 2]) {
-#pragma unroll
-  for (i32 r = 0; r < 2; ++r) {
-    top[r] = fmaxf(s[r * 2], s[r * 2 + 1]);
-#pragma unroll
-    for (i32 i = 1; i < C::kTileN / 8; ++i) {
-      top[r] = fmaxf(top[r], fmaxf(s[i * 4 + r * 2], s[i * 4 + r * 2 + 1]));
+    for (i32 i = 0; i < C::kTileN / 4; ++i) {
+      if ((seen >> i & 1) == 0) s[i / 2 * 4 + r * 2 + i % 2] = hidden;
     }
-  }
-}
-
-/// Turns logits into probabilities in place; `top` are their maxima, `factor` rescales what was
-/// accumulated before. Base 2 is exponent(logit) + shift, where ALiBi shifts them; `exponent` does
-/// not decrease.
-template <class C, class Exponent>
-PLAIT_DEVICE void softmax_tile(float (&s)[C::kTileN / 2], const float (&top)[2], RowState& rows,
-                               float (&factor)[2], const Exponent& exponent,
-                               const float (&shift)[2]) {
-#pragma unroll
-  for (i32 r = 0; r < 2; ++r) {
-    float m = C::kAlibi ? exponent(top[r], -shift[r]) : exponent(top[r]);
-    m = fmaxf(m, __shfl_xor_sync(~0U, m, 1));
-    m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
-    m = fmaxf(m, rows.max[r]);
-    const float reference = m == neg_inf() ? 0.0F : m;
-    const float base = C::kAlibi ? __fsub_rn(reference, shift[r]) : reference;
-    factor[r] = fast_exp2(rows.max[r] - reference);
-    rows.max[r] = m;
-    float sum = 0.0F;
-#pragma unroll
-    for (i32 i = 0; i < C::kTileN / 8; ++i)
-#pragma unroll
-      for (i32 e = 0; e < 2; ++e) {
-        const float probability = fast_exp2(exponent(s[i * 4 + r * 2 + e], base));
-        s[i * 4 + r * 2 + e] = probability;
-        sum += probability;
-      }
-    rows.sum[r] = rows.sum[r] * factor[r] + sum;
   }
 }
 

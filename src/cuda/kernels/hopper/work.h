@@ -22,23 +22,24 @@ PLAIT_DEVICE u32 pack(float low, float high) {
   return Element<C::kElement>::narrow_pair(low, high);
 }
 
-/// `count` items that differ in the KV head only.
-struct Work {
-  i32 head, count;  // first KV head
-  i32 fused_row_begin, num_fused_rows;
+/// `count` items that differ in the KV head only. What is read together lies together: loads of 16
+/// bytes.
+struct alignas(16) Work {
   i32 kv_begin, kv_end;  // slots
-  i32 full_end;          // slots below it (and from full_begin on) need no mask
   i32 full_begin;
-  i32 view;
-  i32 request;           // or the first of several
-  i32 page_begin;        // paged: first entry of the page list; ragged: first token
-  i32 pos_offset;        // add to a query row (affine) or to its table entry (row_pos) to get
-                         // its position in slots of this list
+  i32 full_end;  // slots below it (and from full_begin on) need no mask
+  i32 fused_row_begin, num_fused_rows;
+  i32 pos_offset;  // add to a query row (affine) or to its table entry (row_pos) to get its
+                   // position in slots of this list
+  i32 list_end;          // slots of the item's whole list
   const i32* row_pos;    // logical positions of all query rows, or null: affine
   const i32* positions;  // logical positions of the list's pages, or null: affine
+  i32 head, count;       // first KV head
   i32 state_row;         // of (head, first fused row); -1: writes the output
-  i32 merge_begin, num_merges;
-  i32 list_end;  // slots of the item's whole list
+  i32 num_merges, merge_begin;
+  i32 view;
+  i32 request;     // or the first of several
+  i32 page_begin;  // paged: first entry of the page list; ragged: first token
 };
 
 /// Tells the compiler that all lanes of a warp hold one value: loop counters and ring positions
