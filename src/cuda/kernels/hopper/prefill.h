@@ -119,7 +119,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
             mask_tile<C>(logits, range, tile_slot, lane(), neg_inf());
             row_maxima<C>(top, logits);
           }
-          rescales = follow_maxima(top, first, rows, factor, exponent);
+          rescales = follow_maxima(p, top, first, rows, factor, exponent);
           take_exponentials<C>(logits, rows, exponent, shift);
           return true;
         };
@@ -139,9 +139,9 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       const ScaledExponent exponent{scale};
       if constexpr (C::kSoftCap && !C::kAlibi) {
         row_maxima<C>(top, logits);
-        rescales = follow_maxima(top, first, rows, factor, exponent);
+        rescales = follow_maxima(p, top, first, rows, factor, exponent);
       } else {
-        rescales = follow_maxima<C>(logits, first, rows, factor, exponent, shift);
+        rescales = follow_maxima<C>(p, logits, first, rows, factor, exponent, shift);
       }
       take_exponentials<C>(logits, rows, exponent, shift);
       return rescales;

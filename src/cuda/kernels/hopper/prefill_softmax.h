@@ -3,7 +3,7 @@
 // The softmax of a warpgroup's rows over one tile after another.
 //
 // A row's probabilities are relative to a reference: a maximum of the row that was true some tiles
-// ago. It follows the maximum only when that is kHeadroom above it, which seldom happens after an
+// ago. It follows the maximum only when that is a headroom above it, which seldom happens after an
 // item's first tile. So most tiles exchange no maxima between lanes and rescale nothing: they only
 // ask whether any logit of the warp is too large. Each row decides for itself, whoever asks: its
 // bits do not depend on the rows beside it.
@@ -15,8 +15,11 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-/// Base 2. Probabilities up to 2^15 are f16 numbers, too, and are as exact as those up to 1.
-inline constexpr float kHeadroom = 15.0F;
+/// How far above its reference a row's maximum may be, in base 2: probabilities up to 2^15 are f16
+/// numbers, too. If one key decides a row, its probability, then not 1, is rounded for the product
+/// but not in the sum. An output of the same type hides that; f32 states would not: they follow at
+/// once.
+PLAIT_DEVICE float headroom(const Params& p) { return p.write_state != 0 ? 0.0F : 15.0F; }
 
 /// A thread's two rows.
 struct RowState {
@@ -78,8 +81,8 @@ PLAIT_DEVICE void row_maxima_of_bits(i32 (&top)[2], const float (&s)[C::kTileN /
 /// Lets references follow; whether any did, else `factor` is not set. Base 2 is exponent(logit) +
 /// shift, where ALiBi shifts them. `first`, a constant: of the item's tiles.
 template <class C>
-PLAIT_DEVICE bool follow_maxima(const float (&s)[C::kTileN / 2], bool first, RowState& rows,
-                                float (&factor)[2], const ScaledExponent& exponent,
+PLAIT_DEVICE bool follow_maxima(const Params& p, const float (&s)[C::kTileN / 2], bool first,
+                                RowState& rows, float (&factor)[2], const ScaledExponent& exponent,
                                 const float (&shift)[2]) {
   const auto of = [&](float logit, i32 r) {
     return C::kAlibi ? exponent(logit, -shift[r]) : exponent(logit);
@@ -90,11 +93,11 @@ PLAIT_DEVICE bool follow_maxima(const float (&s)[C::kTileN / 2], bool first, Row
     row_maxima_of_bits<C>(bits, s);
 #pragma unroll
     for (i32 r = 0; r < 2; ++r) {
-      // A row whose reference is lower than -kHeadroom asks even if nothing is positive: its logits
+      // A row whose reference is lower than -headroom asks even if nothing is positive: its logits
       // cannot be told by their bits.
       if constexpr (C::kAlibi) {
         const float largest = __int_as_float(max_of(bits[r], 0));
-        asks[r] = of(largest, r) > rows.reference[r] + kHeadroom;
+        asks[r] = of(largest, r) > rows.reference[r] + headroom(p);
       } else {
         asks[r] = bits[r] >= rows.limit[r];
       }
@@ -110,7 +113,7 @@ PLAIT_DEVICE bool follow_maxima(const float (&s)[C::kTileN / 2], bool first, Row
     const float maximum = row_largest<float>(of(top[r], r), fmaxf);
     factor[r] = rows.refer(r, follows ? fmaxf(maximum, rows.reference[r]) : rows.reference[r]);
     if constexpr (!C::kAlibi) {
-      const float limit = (rows.reference[r] + kHeadroom) * inverse;
+      const float limit = (rows.reference[r] + headroom(p)) * inverse;
       rows.limit[r] = limit >= 0.0F ? __float_as_int(limit) : RowState::kAlways;
     }
   }
@@ -119,10 +122,10 @@ PLAIT_DEVICE bool follow_maxima(const float (&s)[C::kTileN / 2], bool first, Row
 
 /// The same for any exponent that does not decrease; `top` are the thread's largest logits.
 template <class Exponent>
-PLAIT_DEVICE bool follow_maxima(const float (&top)[2], bool first, RowState& rows,
+PLAIT_DEVICE bool follow_maxima(const Params& p, const float (&top)[2], bool first, RowState& rows,
                                 float (&factor)[2], const Exponent& exponent) {
   float maximum[2] = {exponent(top[0]), exponent(top[1])};
-  const auto asks = [&](i32 r) { return maximum[r] > rows.reference[r] + kHeadroom; };
+  const auto asks = [&](i32 r) { return maximum[r] > rows.reference[r] + headroom(p); };
   if (!first && !__any_sync(~0U, asks(0) || asks(1))) return false;
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
