@@ -29,8 +29,8 @@ struct alignas(16) Work {
   i32 full_begin;
   i32 full_end;  // slots below it (and from full_begin on) need no mask
   i32 fused_row_begin, num_fused_rows;
-  i32 pos_offset;  // add to a query row (affine) or to its table entry (row_pos) to get its
-                   // position in slots of this list
+  i32 pos_offset;        // add to a query row (affine) or to its table entry (row_pos) to get its
+                         // position in slots of this list
   i32 list_end;          // slots of the item's whole list
   const i32* row_pos;    // logical positions of all query rows, or null: affine
   const i32* positions;  // logical positions of the list's pages, or null: affine
