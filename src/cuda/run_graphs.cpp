@@ -40,6 +40,7 @@ CuGraphExec RunGraphs::find(const RunKey& key) noexcept {
   const std::uint64_t hash = XXH3_64bits(&key, sizeof(key));
   for (std::size_t slot = slot_of(hash); index_[slot] >= 0; slot = slot_of(slot + 1)) {
     Entry& entry = entries_[static_cast<std::size_t>(index_[slot])];
+    // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): padding is copied with its object
     if (entry.hash != hash || std::memcmp(&entry.key, &key, sizeof(key)) != 0) continue;
     entry.last_used = plans_;
     return entry.exec;

@@ -19,7 +19,7 @@ class RunGraph : public FakeExecutor {
   }
 
   /// A step of one layer whose output begins at a row of its own.
-  void step(CudaExecutor& executor, std::vector<int> rows, std::int64_t output = 0) {
+  void step(CudaExecutor& executor, const std::vector<int>& rows, std::int64_t output = 0) {
     executor.upload(plan(rows, 8), {});
     run(executor, output);
   }
