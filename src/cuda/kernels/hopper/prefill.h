@@ -111,15 +111,15 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
         // Most logits are small beside their cap, which then is part of the exponent. What is not
         // seen has no say in it.
         if (!full) mask_tile<C>(logits, range, tile_slot, lane(), 0.0F);
-        row_maxima<C>(top, logits);
+        capped_row_maxima<C>(top, logits);
         const float far = hook.farthest(logits, fmaxf(top[0], top[1]));
         const auto capped = [&](const auto& exponent) {
           if (__any_sync(~0U, !(far <= exponent.limit()))) return false;  // NaN, too
           if (!full) {
             mask_tile<C>(logits, range, tile_slot, lane(), neg_inf());
-            row_maxima<C>(top, logits);
+            if constexpr (!kCapsByBits<C>) capped_row_maxima<C>(top, logits);
           }
-          rescales = follow_maxima(p, top, first, rows, factor, exponent);
+          rescales = follow_maxima<C>(p, logits, top, first, rows, factor, exponent);
           take_exponentials<C>(logits, rows, exponent, shift);
           return true;
         };
@@ -138,8 +138,8 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       if (!full) mask_tile<C>(logits, range, tile_slot, lane(), neg_inf());
       const ScaledExponent exponent{scale};
       if constexpr (C::kSoftCap && !C::kAlibi) {
-        row_maxima<C>(top, logits);
-        rescales = follow_maxima(p, top, first, rows, factor, exponent);
+        capped_row_maxima<C>(top, logits);
+        rescales = follow_maxima<C>(p, logits, top, first, rows, factor, exponent);
       } else {
         rescales = follow_maxima<C>(p, logits, first, rows, factor, exponent, shift);
       }

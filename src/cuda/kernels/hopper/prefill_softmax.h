@@ -120,17 +120,39 @@ PLAIT_DEVICE bool follow_maxima(const Params& p, const float (&s)[C::kTileN / 2]
   return true;
 }
 
-/// The same for any exponent that does not decrease; `top` are the thread's largest logits.
-template <class Exponent>
-PLAIT_DEVICE bool follow_maxima(const Params& p, const float (&top)[2], bool first, RowState& rows,
+/// Whether the largest logits of soft caps are found by bits: where registers are not scarce.
+template <class C>
+inline constexpr bool kCapsByBits = C::kHeadDim <= 128;
+
+/// The largest of a thread's logits in each of its rows, or 0 if that is larger (kCapsByBits).
+template <class C>
+PLAIT_DEVICE void capped_row_maxima(float (&top)[2], const float (&s)[C::kTileN / 2]) {
+  if constexpr (kCapsByBits<C>) {
+    i32 bits[2];
+    row_maxima_of_bits<C>(bits, s);
+#pragma unroll
+    for (i32 r = 0; r < 2; ++r) top[r] = __int_as_float(max_of(bits[r], 0));
+  } else {
+    row_maxima<C>(top, s);
+  }
+}
+
+/// The same for any exponent that does not decrease; `top` are the thread's capped_row_maxima.
+template <class C, class Exponent>
+PLAIT_DEVICE bool follow_maxima(const Params& p, const float (&s)[C::kTileN / 2],
+                                const float (&top)[2], bool first, RowState& rows,
                                 float (&factor)[2], const Exponent& exponent) {
   float maximum[2] = {exponent(top[0]), exponent(top[1])};
-  const auto asks = [&](i32 r) { return maximum[r] > rows.reference[r] + headroom(p); };
-  if (!first && !__any_sync(~0U, asks(0) || asks(1))) return false;
+  const auto rises = [&](i32 r) { return maximum[r] > rows.reference[r] + headroom(p); };
+  if (!first && !__any_sync(~0U, rises(0) || rises(1))) return false;
+  float exact[2];
+  if constexpr (kCapsByBits<C>) row_maxima<C>(exact, s);
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
     maximum[r] = row_largest<float>(maximum[r], fmaxf);
-    factor[r] = rows.refer(r, asks(r) ? maximum[r] : rows.reference[r]);
+    const bool follows = first || rises(r);
+    if constexpr (kCapsByBits<C>) maximum[r] = row_largest<float>(exponent(exact[r]), fmaxf);
+    factor[r] = rows.refer(r, follows ? fmaxf(maximum[r], rows.reference[r]) : rows.reference[r]);
   }
   return true;
 }
