@@ -101,4 +101,7 @@ struct HookSet<true> {
 
 using Hooks = HookSet<Config::kUser>;
 
+/// Logits are finished one by one, by a hook or into weights.
+inline constexpr bool kHookedLogits = Config::kSumReduction || Hooks::kHasLogits;
+
 }  // namespace plait::device::mma

@@ -37,7 +37,7 @@ class Item {
     } else {
       __syncthreads();
     }
-    softmax_.reset();
+    softmax_.rows.reset();
     clear_outputs();
     for (i32 t = 0; t < facts().tiles.all; ++t) {
       step(t);
@@ -93,7 +93,7 @@ class Item {
       const i32 head = facts().kv_head * C::kGroupSize + fused % C::kGroupSize;
       const float slope = __ldg(p_.alibi_slopes + head);
       reinterpret_cast<RowBias*>(shared_ + C::kShared.row_biases)[local] = {
-          Softmax::kHooked ? slope : alibi_slope(slope), query_position(group, block, row)};
+          kHookedLogits ? slope : alibi_slope(slope), query_position(group, block, row)};
     }
     if constexpr (C::kUser) {
       const bool spans = (block.flags & kBlockSpansRequests) != 0;
@@ -127,7 +127,7 @@ class Item {
     facts().natural = Hooks::kHasKey ? p_.sm_scale : p_.sm_scale * k_scale();
     // A zero scale would turn hidden keys (-inf) into NaN; this is zero for every finite product.
     facts().base2 = fmaxf(fabsf(facts().natural) * kLog2E, 1e-37F);
-    if constexpr (C::kSoftCap && !Softmax::kHooked) {
+    if constexpr (C::kSoftCap && !kHookedLogits) {
       facts().natural = kTanhScale * facts().natural / p_.soft_cap;
       facts().base2 = p_.soft_cap * kLog2E;
     }
@@ -195,27 +195,45 @@ class Item {
       load_tile(tiles, t + C::kStages - 1);
     }
     advance_table(t);
-    const i32 stage = t % C::kStages;
-    const i32 first_key = t * C::kKvTile % C::kKeyRing;
     if constexpr (Transform::kNeeded) {
-      Transform::run(p_, shared_, stage, first_key, facts().kv_head, facts().block.request,
-                     Hooks::kHasKey ? k_scale() : 1.0F);
+      Transform::run(p_, shared_, t % C::kStages, t * C::kKvTile % C::kKeyRing, facts().kv_head,
+                     facts().block.request, Hooks::kHasKey ? k_scale() : 1.0F);
       __syncthreads();
     }
     if (WarpPlace().row >= facts().run.num_fused_rows) return;  // no row of this warp exists
     const i32 tile = tile_at(tiles, t);
-    const bool full = is_full_tile(p_, facts(), tiles, tile);
+    const ScoreScale scale{facts().base2, facts().natural};
+    if (kOneLoop || !is_full_tile(p_, facts(), tiles, tile) || Softmax::is_negative(scale)) {
+      attend<true>(t, tile, scale);
+    } else {
+      attend<false>(t, tile, scale);
+    }
+  }
+
+  /// Tiles without care (see Softmax::step) have a loop of their own: where its branch comes
+  /// together again, scores are moved to other registers. With ALiBi two loops would need more than
+  /// there are.
+  static constexpr bool kOneLoop = Softmax::kHides || RowReferences::kShifted;
+
+  /// The warp's part of a tile that has arrived.
+  template <bool kCare>
+  __device__ __forceinline__ void attend(i32 t, i32 tile, const ScoreScale& scale) {
+    bool care = kCare;
+    if constexpr (kOneLoop && !Softmax::kHides) {
+      care = !is_full_tile(p_, facts(), facts().tiles, tile) || Softmax::is_negative(scale);
+    }
+    const i32 stage = t % C::kStages;
+    const i32 first_key = t * C::kKvTile % C::kKeyRing;
 #pragma unroll 1
     for (i32 part = 0; part < C::kParts; ++part) {
       const WarpPlace at;
       const i32 key = part * C::kWarpKeys;
       const i32* positions =
           reinterpret_cast<const i32*>(shared_ + C::kShared.positions) + first_key + at.key;
-      const ScoreScale scale{facts().base2, facts().natural};
       multiply_queries_keys(scores_, shared_ + C::kShared.q,
                             Transform::key_tile(shared_, stage) + key * C::kShared.k_pitch, at);
       softmax_.step(scores_, outputs_, scale, positions + key,
-                    facts().first_position + tile * C::kKvTile + key + at.key, !full, p_,
+                    facts().first_position + tile * C::kKvTile + key + at.key, care, p_,
                     facts().kv_head, shared_, at);
       multiply_probabilities_values(
           outputs_, scores_, Transform::value_tile(shared_, stage) + key * C::kShared.v_pitch,
@@ -233,7 +251,7 @@ class Item {
     return at.row + r / 2 * 16 + r % 2 * 8 + at.lane / 4;
   }
   __device__ __forceinline__ float row_sum(i32 r) const {
-    float total = softmax_.sum[r];
+    float total = softmax_.rows.sum[r];
     total = __fadd_rn(total, __shfl_xor_sync(0xFFFFFFFFU, total, 1));
     return __fadd_rn(total, __shfl_xor_sync(0xFFFFFFFFU, total, 2));
   }
@@ -252,9 +270,10 @@ class Item {
     float lse = 0.0F;
     if constexpr (!C::kSumReduction) {
       const float total = row_sum(r);
-      const bool empty = softmax_.maximum[r] == neg_inf();
+      const bool empty = total == 0.0F;  // no key seen
       factor = empty ? 0.0F : __fmul_rn(v_scale, fast_reciprocal(total));
-      lse = empty ? neg_inf() : __fmul_rn(__fadd_rn(softmax_.maximum[r], fast_log2(total)), kLn2);
+      lse = empty ? neg_inf()
+                  : __fmul_rn(__fadd_rn(softmax_.rows.reference[r], fast_log2(total)), kLn2);
     }
     scale_row(r, factor);
     return lse;
@@ -262,25 +281,27 @@ class Item {
 
   /// The same where the row's keys are spread over key warps: parts that will add up.
   __device__ __forceinline__ float normalise_across_warps(const WarpPlace& at, i32 r, float v_scale,
-                                                          const float* maxima, const float* sums) {
+                                                          const float* references,
+                                                          const float* sums) {
     float factor = v_scale;
     float lse = 0.0F;
     if constexpr (!C::kSumReduction) {
-      float top = neg_inf();
+      float top = RowReferences::kLowest;
 #pragma unroll
-      for (i32 w = 0; w < C::kKeyWarps; ++w) top = fmaxf(top, maxima[w * C::kQTile + row(at, r)]);
-      factor = 0.0F;
-      lse = neg_inf();
-      if (top != neg_inf()) {
-        float total = 0.0F;
-#pragma unroll
-        for (i32 w = 0; w < C::kKeyWarps; ++w) {
-          total += sums[w * C::kQTile + row(at, r)] *
-                   fast_exp2(maxima[w * C::kQTile + row(at, r)] - top);
-        }
-        factor = fast_exp2(softmax_.maximum[r] - top) * v_scale * fast_reciprocal(total);
-        lse = (top + fast_log2(total)) * kLn2;
+      for (i32 w = 0; w < C::kKeyWarps; ++w) {
+        top = fmaxf(top, references[w * C::kQTile + row(at, r)]);
       }
+      float total = 0.0F;
+#pragma unroll
+      for (i32 w = 0; w < C::kKeyWarps; ++w) {
+        total += sums[w * C::kQTile + row(at, r)] *
+                 fast_exp2(references[w * C::kQTile + row(at, r)] - top);
+      }
+      const bool empty = total == 0.0F;  // no key seen
+      factor = empty
+                   ? 0.0F
+                   : fast_exp2(softmax_.rows.reference[r] - top) * v_scale * fast_reciprocal(total);
+      lse = empty ? neg_inf() : (top + fast_log2(total)) * kLn2;
     }
     scale_row(r, factor);
     return lse;
@@ -291,15 +312,15 @@ class Item {
   __device__ __forceinline__ void finish() {
     __syncthreads();  // the tiles become scratch
     const WarpPlace at;
-    auto* maxima = reinterpret_cast<float*>(shared_ + C::kShared.row_states);
-    float* sums = maxima + C::kKeyWarps * C::kQTile;
+    auto* references = reinterpret_cast<float*>(shared_ + C::kShared.row_states);
+    float* sums = references + C::kKeyWarps * C::kQTile;
     auto* partial = reinterpret_cast<float*>(shared_ + C::kShared.results);
     if constexpr (C::kKeyWarps > 1 && !C::kSumReduction) {
 #pragma unroll
       for (i32 r = 0; r < kRows; ++r) {
         const float total = row_sum(r);
         if (at.lane % 4 == 0 && at.column == 0) {
-          maxima[at.key_warp * C::kQTile + row(at, r)] = softmax_.maximum[r];
+          references[at.key_warp * C::kQTile + row(at, r)] = softmax_.rows.reference[r];
           sums[at.key_warp * C::kQTile + row(at, r)] = total;
         }
       }
@@ -310,7 +331,7 @@ class Item {
       if constexpr (C::kKeyWarps == 1) {
         if (!C::kCanonical || facts().tiles.all == 0) lse_[r] = normalise(r, v_scale());
       } else {
-        lse_[r] = normalise_across_warps(at, r, v_scale(), maxima, sums);
+        lse_[r] = normalise_across_warps(at, r, v_scale(), references, sums);
       }
       float* target = partial + (at.key_warp * C::kQTile + row(at, r)) * C::kShared.result_pitch;
 #pragma unroll
@@ -321,14 +342,15 @@ class Item {
       }
     }
     __syncthreads();
+    float* lse = references;  // which nobody needs any more
     if (at.key_warp == 0 && at.column == 0 && at.lane % 4 == 0) {
 #pragma unroll
-      for (i32 r = 0; r < kRows; ++r) maxima[row(at, r)] = lse_[r];
+      for (i32 r = 0; r < kRows; ++r) lse[row(at, r)] = lse_[r];
     }
     __syncthreads();
     const OutputWriter writer{p_};
     const RowSink sink{writer, facts().run, facts().kv_head, poisoned()};
-    sink.write_rows(maxima, partial);
+    sink.write_rows(lse, partial);
   }
 
   // ---- canonical segments
@@ -373,7 +395,7 @@ class Item {
         }
       }
     }
-    softmax_.reset();
+    softmax_.rows.reset();
   }
 
   const AttentionParams& p_;

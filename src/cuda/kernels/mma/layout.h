@@ -91,7 +91,7 @@ struct SharedLayout {
   i32 raw;  // per stage: rows of K, then of V, as in the cache
   i32 raw_k_bytes, stage_bytes;
   i32 wide_k, wide_v;  // the same tile in the type of the products, if that differs
-  // Finished rows leave through the space of the tiles: per key warp the maximum and sum of every
+  // Finished rows leave through the space of the tiles: per key warp reference and sum of every
   // row, then outputs of `result_pitch` floats.
   i32 row_states, results, result_pitch;
   i32 probabilities, probability_pitch;     // f32 path: per warp [16][pitch floats]

@@ -50,7 +50,7 @@ struct RowReferences {
   __device__ __forceinline__ void step(Scores& scores, Outputs& outputs, float unit,
                                        const float (&shift)[kRows], const AttentionParams& p) {
     if constexpr (kShifted) {
-      follow_shifted(scores, outputs, unit, shift, headroom(p));
+      follow_shifted(scores, outputs, unit, shift);
     } else {
       follow(scores, outputs, unit, p);
     }
@@ -75,13 +75,10 @@ struct RowReferences {
   /// reference is its maximum. Otherwise its weight is rounded in the products and not in the sum,
   /// an error of the whole output, of the size of the output's own rounding if that is no finer.
   static __device__ __forceinline__ float headroom(const AttentionParams& p) {
-    constexpr float kHeadroom = 15.0F;
-    if constexpr (!C::kTensorCores) return kHeadroom;
-    if constexpr (C::kODtype != C::kCompute && !kIsFp8<C::kODtype> &&
-                  C::kODtype != DTypeCode::kBF16) {
-      return 0.0F;
-    }
-    return p.write_state != 0 ? 0.0F : kHeadroom;
+    constexpr bool kFiner =
+        C::kODtype != C::kCompute && C::kODtype != DTypeCode::kBF16 && !kIsFp8<C::kODtype>;
+    const bool shows = C::kTensorCores && (kFiner || p.write_state != 0);
+    return shows ? 0.0F : 15.0F;
   }
 
   static __device__ __forceinline__ float& score(Scores& scores, i32 r, i32 i) {
@@ -142,20 +139,20 @@ struct RowReferences {
     }
   }
 
+  /// The same for shifted logits, exactly: from an item's last tile on they hardly rise.
   __device__ __forceinline__ void follow_shifted(Scores& scores, Outputs& outputs, float unit,
-                                                 const float (&shift)[kRows], float headroom) {
+                                                 const float (&shift)[kRows]) {
     float top[kRows];
-    bool asks = false;
+    bool risen = false;
 #pragma unroll
     for (i32 r = 0; r < kRows; ++r) {
       top[r] = __fmaf_rn(largest(scores, r), unit, shift[r]);
-      asks = asks || top[r] > __fadd_rn(reference[r], headroom);
+      risen = risen || top[r] > reference[r];
     }
-    if (!__any_sync(0xFFFFFFFFU, asks)) return;
+    if (!__any_sync(0xFFFFFFFFU, risen)) return;
 #pragma unroll
     for (i32 r = 0; r < kRows; ++r) {
-      const float maximum = row_largest<float>(top[r], fmaxf);
-      refer(outputs, r, maximum > __fadd_rn(reference[r], headroom) ? maximum : reference[r]);
+      refer(outputs, r, fmaxf(row_largest<float>(top[r], fmaxf), reference[r]));
     }
   }
 

@@ -1,13 +1,13 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// From raw products to probabilities: soft cap, hooks, bias, mask, and the online softmax in
-// base 2.
+// From raw products to probabilities: soft cap, hooks, bias, mask, and references.h.
 #pragma once
 
 #include "cuda/kernels/device/alibi.h"
 #include "cuda/kernels/mma/hooks.h"
 #include "cuda/kernels/mma/key_table.h"
 #include "cuda/kernels/mma/products.h"
+#include "cuda/kernels/mma/references.h"
 
 namespace plait::device::mma {
 
@@ -37,50 +37,40 @@ struct ScoreScale {
 
 struct Softmax {
   using C = Config;
-  /// Logits are finished one by one, by a hook or into weights.
-  static constexpr bool kHooked = C::kSumReduction || Hooks::kHasLogits;
   static constexpr i32 kRows = RowFacts::kRows;
 
-  float maximum[kRows];  // base 2: the reference of the exponentials
-  float sum[kRows];      // this thread's share
+  /// Every tile may have hidden keys.
+  static constexpr bool kHides = C::kCustomMask || Hooks::kHasMask;
 
-  __device__ __forceinline__ void reset() {
-#pragma unroll
-    for (i32 r = 0; r < kRows; ++r) {
-      maximum[r] = neg_inf();
-      sum[r] = 0.0F;
-    }
+  RowReferences rows;
+
+  /// Whether raw products have to change their signs; kernels without that are spared a branch.
+  static __device__ __forceinline__ bool is_negative(const ScoreScale& scale) {
+    return !kHookedLogits && !C::kSoftCap && scale.natural < 0.0F;
   }
 
-  /// Turns raw products into probabilities relative to the running maximum and rescales `outputs`.
+  /// Turns raw products into probabilities; rescales `outputs` where a row's reference moves.
   /// `positions`: of the warp's keys, in shared memory; `first_position`: of the first, if they are
-  /// consecutive. `masked`: some key may be hidden.
+  /// consecutive. `care`: some key may be hidden, or is_negative(scale).
   __device__ __forceinline__ void step(Scores& scores, Outputs& outputs, const ScoreScale& scale,
-                                       const i32* positions, i32 first_position, bool masked,
+                                       const i32* positions, i32 first_position, bool care,
                                        const AttentionParams& p, i32 kv_head, const char* shared,
                                        const WarpPlace& at) {
-    float unit = kHooked ? 1.0F : scale.base2;
+    float unit = kHookedLogits ? 1.0F : scale.base2;
     float shift[kRows] = {};
-    if constexpr (kHooked) {
+    if constexpr (kHookedLogits) {
       finish_logits(scores, scale, positions, p, kv_head, shared, at);
     } else if constexpr (C::kSoftCap) {
       scaled_tanh_of<C::kRowBlocks * C::kKeyTiles * 4>(scale.natural, [&](i32 i) -> float& {
         return scores[i / (C::kKeyTiles * 4)][i / 4 % C::kKeyTiles].x[i % 4];
       });
-    } else if (scale.natural < 0.0F) {
-#pragma unroll
-      for (i32 m = 0; m < C::kRowBlocks; ++m) {
-#pragma unroll
-        for (i32 n = 0; n < C::kKeyTiles; ++n) {
-#pragma unroll
-          for (i32 e = 0; e < 4; ++e) scores[m][n].x[e] = -scores[m][n].x[e];
-        }
-      }
     }
-    if constexpr (C::kAlibi && !kHooked) {
+    if constexpr (C::kAlibi && !kHookedLogits) {
+      if (care && is_negative(scale)) negate(scores);
       add_slopes(scores, unit, shift, positions, first_position, shared, at);
     }
-    if (masked || C::kCustomMask || Hooks::kHasMask) {
+    if (care) {
+      if (!C::kAlibi && is_negative(scale)) negate(scores);
       hide(scores, positions, p, kv_head, shared, at);
     }
     if constexpr (C::kSumReduction) {
@@ -97,11 +87,22 @@ struct Softmax {
         }
       }
     } else {
-      exponentiate(scores, outputs, unit, shift);
+      rows.step(scores, outputs, unit, shift, p);
     }
   }
 
  private:
+  static __device__ __forceinline__ void negate(Scores& scores) {
+#pragma unroll
+    for (i32 m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (i32 n = 0; n < C::kKeyTiles; ++n) {
+#pragma unroll
+        for (i32 e = 0; e < 4; ++e) scores[m][n].x[e] = -scores[m][n].x[e];
+      }
+    }
+  }
+
   static __device__ __forceinline__ LogitSite<float> site(i32 q_position, i32 local_row,
                                                           i32 kv_position, i32 kv_head,
                                                           const char* shared) {
@@ -294,61 +295,6 @@ struct Softmax {
         static_cast<i64>(static_cast<u64>(block.mask_bit0_hi) << 32 | block.mask_bit0_lo);
     const i64 bit = first + static_cast<i64>(row - block.row_begin) * block.mask_row_bits + column;
     return (__ldg(p.custom_mask + bit / 8) >> (bit % 8) & 1) != 0;
-  }
-
-  /// The reference of a row is its maximum so far, exactly: then the key that decides a row has
-  /// weight 1, which every type holds. With a reference that lags behind, its weight would be
-  /// rounded in the products and not in the sum, an error of the whole output.
-  /// A base-2 logit is score * unit + shift of its row.
-  __device__ __forceinline__ void exponentiate(Scores& scores, Outputs& outputs, float unit,
-                                               const float (&shift)[kRows]) {
-    float top[kRows];
-    bool risen = false;
-#pragma unroll
-    for (i32 r = 0; r < kRows; ++r) {
-      top[r] = fmaxf(scores[r / 2][0].x[r % 2 * 2], scores[r / 2][0].x[r % 2 * 2 + 1]);
-#pragma unroll
-      for (i32 n = 1; n < C::kKeyTiles; ++n) {
-        top[r] =
-            fmaxf(top[r], fmaxf(scores[r / 2][n].x[r % 2 * 2], scores[r / 2][n].x[r % 2 * 2 + 1]));
-      }
-      top[r] = C::kAlibi ? __fmaf_rn(top[r], unit, shift[r]) : __fmul_rn(top[r], unit);
-      risen = risen || top[r] > maximum[r];
-    }
-    if (__any_sync(0xFFFFFFFFU, risen)) {
-#pragma unroll
-      for (i32 r = 0; r < kRows; ++r) {
-        float row_top = fmaxf(top[r], __shfl_xor_sync(0xFFFFFFFFU, top[r], 1));
-        row_top = fmaxf(row_top, __shfl_xor_sync(0xFFFFFFFFU, row_top, 2));
-        row_top = fmaxf(row_top, maximum[r]);
-        // From -inf on, any finite reference shrinks nothing but zeros.
-        const float shrink =
-            row_top == maximum[r] ? 1.0F : fast_exp2(__fsub_rn(maximum[r], row_top));
-        maximum[r] = row_top;
-        sum[r] = __fmul_rn(sum[r], shrink);
-#pragma unroll
-        for (i32 n = 0; n < C::kColumnTiles; ++n) {
-          float* x = outputs[r / 2][n].x + r % 2 * 2;
-          x[0] = __fmul_rn(x[0], shrink);
-          x[1] = __fmul_rn(x[1], shrink);
-        }
-      }
-    }
-#pragma unroll
-    for (i32 r = 0; r < kRows; ++r) {
-      // No key seen yet: exp2(-inf - 0) = 0.
-      float reference = maximum[r] == neg_inf() ? 0.0F : maximum[r];
-      if constexpr (C::kAlibi) reference = __fsub_rn(reference, shift[r]);
-#pragma unroll
-      for (i32 n = 0; n < C::kKeyTiles; ++n) {
-#pragma unroll
-        for (i32 e = 0; e < 2; ++e) {
-          float& x = scores[r / 2][n].x[r % 2 * 2 + e];
-          x = fast_exp2(__fmaf_rn(x, unit, -reference));
-          sum[r] = __fadd_rn(sum[r], x);
-        }
-      }
-    }
   }
 };
 
