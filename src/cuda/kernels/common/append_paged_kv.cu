@@ -55,7 +55,8 @@ __device__ __forceinline__ void append_row(const void* source_base, i64 source_o
 
 }  // namespace plait::device
 
-extern "C" __global__ void __launch_bounds__(plait::device::ops::kThreads)
+extern "C" __global__ void __launch_bounds__(plait::device::ops::kThreads,
+                                             plait::device::ops::kBlocks)
     PLAIT_KERNEL_NAME(const __grid_constant__ plait::device::AppendPagedKvParams p) {
   using namespace plait::device;
   ops::for_each_vector(p.tokens, p.kv_heads, [&](i64 token, i32 head) {

@@ -3,7 +3,8 @@
 
 PLAIT_OPERATION_LAUNCH_INFO();
 
-extern "C" __global__ void __launch_bounds__(plait::device::ops::kThreads)
+extern "C" __global__ void __launch_bounds__(plait::device::ops::kThreads,
+                                             plait::device::ops::kBlocks)
     PLAIT_KERNEL_NAME(const __grid_constant__ plait::device::MergeStateParams p) {
   using namespace plait::device;
   using A = Element<KernelConfig::kQDtype>;

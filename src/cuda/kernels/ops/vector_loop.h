@@ -11,6 +11,9 @@
 namespace plait::device::ops {
 
 inline constexpr i32 kThreads = 128;
+// Resident per multiprocessor at least. Left open, ptxas aims at 32 registers on sm_90a, and
+// spills.
+inline constexpr i32 kBlocks = 4;
 inline constexpr i32 kWarps = kThreads / 32;
 
 __device__ __forceinline__ i32 lane() { return static_cast<i32>(threadIdx.x) % 32; }
@@ -38,4 +41,5 @@ __device__ __forceinline__ typename Element<kCode>::Word* words(void* base, i64 
 }  // namespace plait::device::ops
 
 /// The launch facts of every operation.
-#define PLAIT_OPERATION_LAUNCH_INFO() PLAIT_LAUNCH_INFO(plait::device::ops::kThreads, 0, 4, 1)
+#define PLAIT_OPERATION_LAUNCH_INFO() \
+  PLAIT_LAUNCH_INFO(plait::device::ops::kThreads, 0, plait::device::ops::kBlocks, 1)
