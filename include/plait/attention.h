@@ -151,8 +151,8 @@ class Attention {
   /// this object; operands are the caller's. Not to be captured in checked mode.
   void run(const RunArgs& args);
 
-  /// Throws if a run since the last call saw a page id outside the pool. Synchronises `stream`, and
-  /// so is not for one that is being captured.
+  /// Throws if a run since the last call saw a page id outside the pool. Synchronises `stream`;
+  /// refused with Error{kMismatch} on one that is being captured.
   void status(Stream stream = {});
 
   /// Bytes needed for `groups` and `capacity` on this engine.

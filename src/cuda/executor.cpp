@@ -40,6 +40,15 @@ void refuse_missing_operand(const char* field, const Tensor& tensor) {
               "the memory that replays after later plans shall use");
 }
 
+/// Refuses a stream that is being captured, before a call that would end the capture.
+void refuse_capture(const Driver& driver, CuStream stream, const char* field,
+                    const char* expected) {
+  CuCaptureStatus capturing = CuCaptureStatus::kNone;
+  driver.check(driver.stream_is_capturing(stream, &capturing), "cuStreamIsCapturing");
+  if (capturing == CuCaptureStatus::kNone) return;
+  throw Error(ErrorCode::kMismatch, field, "a stream that is being captured", expected);
+}
+
 /// A last arriver with so much more to merge than its share would merge alone, while the others are
 /// done, for longer than a launch takes that deals the merges to all (docs/perf-log.md): 128 rows
 /// of two states, 2816, are some 20 us of eight warps, which see a row's memory latency 16 times.
@@ -213,12 +222,8 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
   const ContextScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
   CuStream handle = handle_of(stream);
-  CuCaptureStatus capturing = CuCaptureStatus::kNone;
-  driver.check(driver.stream_is_capturing(handle, &capturing), "cuStreamIsCapturing");
-  if (capturing != CuCaptureStatus::kNone) {
-    throw Error(ErrorCode::kMismatch, "plan.stream", "a stream that is being captured",
-                "a plan outside the graph; the graph's runs read whatever plan is current");
-  }
+  refuse_capture(driver, handle, "plan.stream",
+                 "a plan outside the graph; the graph's runs read whatever plan is current");
   if (static_cast<std::int64_t>(plan.words.size()) > bounds_.plan_words) {
     throw Error(ErrorCode::kInternal, "plan words", std::to_string(plan.words.size()),
                 "at most " + std::to_string(bounds_.plan_words));
@@ -459,6 +464,9 @@ void CudaExecutor::forget_worker_times(CuStream stream) const {
 void CudaExecutor::status(Stream stream) {
   const ContextScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
+  refuse_capture(
+      driver, handle_of(stream), "status.stream",
+      "a stream that can be waited for: what a graph's runs saw is known after a replay");
   const CuDevicePtr address = layout_.address(state_->workspace->address(), layout_.status);
   device::StatusBlock block{};
   driver.check(driver.memcpy_device_to_host(&block, address, sizeof(block), handle_of(stream)),

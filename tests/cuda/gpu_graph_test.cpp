@@ -376,7 +376,7 @@ TEST_P(GpuGraph, BadPageIdPoisonsItsRequestAndIsReported) {
   EXPECT_NO_THROW(attention.status(Stream{stream.get()}));
 }
 
-TEST_P(GpuGraph, PlanInsideACaptureIsRefused) {
+TEST_P(GpuGraph, PlanAndStatusInsideACaptureAreRefused) {
   std::mt19937_64 random(11);
   const TestStream stream(context_);
   OwnedBatch batch = random_batch(random, false);
@@ -390,6 +390,7 @@ TEST_P(GpuGraph, PlanInsideACaptureIsRefused) {
     EXPECT_THROW(attention.plan(batch.get(), Stream{stream.get()}), Error);
     EXPECT_NO_THROW(attention.plan(batch.get(), Stream{other.get()}));
   }
+  EXPECT_THROW(attention.status(Stream{stream.get()}), Error);
   CuGraph graph = nullptr;
   driver().check(driver().stream_end_capture(stream.get(), &graph), "the capture must survive");
   driver().graph_destroy(graph);
