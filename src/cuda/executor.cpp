@@ -355,9 +355,12 @@ void CudaExecutor::run(const RunArgs& args) {
     if (capturing || slices_[group_index][index] > 0) key.classes |= std::uint64_t{1} << index;
   }
 
-  if (!capturing && key.classes != 0 && run_graphs_.enabled()) {
+  const bool by_graph = !capturing && key.classes != 0 && run_graphs_.enabled();
+  std::uint64_t hash = 0;
+  if (by_graph) {
     round_page_ids(&key.common);
-    if (CuGraphExec graph = run_graphs_.find(key)) {
+    hash = RunGraphs::hash_of(key);
+    if (CuGraphExec graph = run_graphs_.find(key, hash)) {
       if (measured_) forget_worker_times(stream);
       const Driver& driver = state_->context->driver();
       driver.check(driver.graph_launch(graph, stream), "cuGraphLaunch");
@@ -365,6 +368,7 @@ void CudaExecutor::run(const RunArgs& args) {
     }
   }
   launch_run(key, stream, !capturing && overlaps());
+  if (by_graph) run_graphs_.note(key, hash);
 }
 
 void CudaExecutor::prepare_run(const RunKey& key, PreparedRun* run) {

@@ -36,8 +36,11 @@ void RunGraphs::clear() noexcept {
   driver.context_pop(&popped);
 }
 
-CuGraphExec RunGraphs::find(const RunKey& key) noexcept {
-  const std::uint64_t hash = XXH3_64bits(&key, sizeof(key));
+std::uint64_t RunGraphs::hash_of(const RunKey& key) noexcept {
+  return XXH3_64bits(&key, sizeof(key));
+}
+
+CuGraphExec RunGraphs::find(const RunKey& key, std::uint64_t hash) noexcept {
   for (std::size_t slot = slot_of(hash); index_[slot] >= 0; slot = slot_of(slot + 1)) {
     Entry& entry = entries_[static_cast<std::size_t>(index_[slot])];
     // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): padding is copied with its object
@@ -45,7 +48,6 @@ CuGraphExec RunGraphs::find(const RunKey& key) noexcept {
     entry.last_used = plans_;
     return entry.exec;
   }
-  note(key, hash);
   return nullptr;
 }
 

@@ -50,9 +50,13 @@ class RunGraphs {
   /// Destroys all graphs, before what they use ends. Running ones end in their own time.
   void clear() noexcept;
 
-  /// The graph of this run, for a stream that is not being captured; null if there is none, and one
-  /// will be made by a later plan if the run was seen before.
-  CuGraphExec find(const RunKey& key) noexcept;
+  /// By which runs are looked up and remembered.
+  static std::uint64_t hash_of(const RunKey& key) noexcept;
+  /// The graph of this run, for a stream that is not being captured; null if there is none.
+  CuGraphExec find(const RunKey& key, std::uint64_t hash) noexcept;
+  /// Takes note of a run without a graph that was launched: a later plan makes one if it was seen
+  /// before. What was refused is no such run, or its graph would be refused in the place of others.
+  void note(const RunKey& key, std::uint64_t hash) noexcept;
 
   /// Makes graphs that runs asked for, once per plan. What the driver refuses, such as for want of
   /// memory, stays launches: this does not throw. The context must be current.
@@ -75,7 +79,6 @@ class RunGraphs {
   using SeenSet = std::array<std::uint64_t, 8>;
   static constexpr std::size_t kSeenSets = 128;  // power of two
 
-  void note(const RunKey& key, std::uint64_t hash) noexcept;
   /// The graph that was not launched for longest, if for kIdlePlans; else null.
   Entry* longest_idle() noexcept;
   /// Null if the driver refuses.

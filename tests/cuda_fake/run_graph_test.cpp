@@ -249,6 +249,22 @@ TEST_F(RunGraph, WhatTheDriverRefusesStaysALaunch) {
   EXPECT_EQ(refused, 5) << "create, two kernels, their edge, instantiate";
 }
 
+TEST_F(RunGraph, IsNotMadeOfRunsThatWereRefused) {
+  const auto executor = make_executor();
+  for (int i = 0; i < 3; ++i) {
+    executor->upload(plan({1, 1}, 8), {});
+    fake_state().calls = 0;
+    fake_state().fail_at = 2;  // after the question whether the stream is captured
+    EXPECT_THROW(run(*executor), Error);
+    fake_state().fail_at = 0;
+  }
+  step(*executor, {1, 1});
+  step(*executor, {1, 1});
+  EXPECT_EQ(fake_state().graph_execs, 0u) << "seen once before this plan";
+  executor->upload(plan({1, 1}, 8), {});
+  EXPECT_EQ(fake_state().graph_execs, 1u);
+}
+
 TEST_F(RunGraph, ThatFailsToLaunchIsReported) {
   const auto executor = make_executor();
   for (int i = 0; i < 3; ++i) step(*executor, {1, 1});
