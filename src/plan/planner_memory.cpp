@@ -42,7 +42,7 @@ PlannerMemory::PlannerMemory(std::span<const GroupFacts> groups, const Capacity&
   const auto cuts = ledger.add("cuts", most.runs + most.workers, 4, 64);
   const auto run_class = ledger.add("run classes", most.runs, 1, 64);
   const auto loads = ledger.add("loads", most.workers, 8, 64);
-  const auto heap = ledger.add("heap", most.workers, 4, 64);
+  const auto workers = ledger.add("workers", most.workers, 4, 64);
   const auto assigned = ledger.add("assignment", most.items, sizeof(Assigned), 64);
   // Untouched pages of a large bound are never committed by the system.
   memory_.reset(std::aligned_alloc(64, static_cast<std::size_t>((ledger.total() + 63) / 64 * 64)));
@@ -68,7 +68,7 @@ PlannerMemory::PlannerMemory(std::span<const GroupFacts> groups, const Capacity&
   scratch.cuts = ledger.carve<i32>(base, cuts);
   scratch.run_class = ledger.carve<std::uint8_t>(base, run_class);
   scratch.loads = ledger.carve<i64>(base, loads);
-  scratch.heap = ledger.carve<i32>(base, heap);
+  scratch.workers = ledger.carve<i32>(base, workers);
   scratch.assigned = ledger.carve<Assigned>(base, assigned);
 }
 

@@ -104,11 +104,12 @@ void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch
       list_runs(scratch, plan.num_runs, runs, c);
       lists.write_teams(scratch.class_runs, runs, scratch.run_team, plan.team);
     } else if (plan.mixed) {
-      lists.write(begin, end, scratch.heap, [&](i32 run) { return scratch.run_class[run] == c; });
+      lists.write(begin, end, scratch.workers,
+                  [&](i32 run) { return scratch.run_class[run] == c; });
     } else if (plan.by_worker[c]) {
       lists.write_sorted(begin, end);
     } else {
-      lists.write(begin, end, scratch.heap, [](i32) { return true; });
+      lists.write(begin, end, scratch.workers, [](i32) { return true; });
     }
   }
 }

@@ -117,7 +117,7 @@ WorkerPlan assign_group(const GroupFacts& group, const RunCosts& costs, i32 run_
   job.runs = scratch.class_runs;
   job.balance = group.policy.balance;
   const AssignScratch assign_scratch{scratch.order, scratch.half_sorted, scratch.run_keys,
-                                     scratch.loads, scratch.heap,        scratch.worker_keys};
+                                     scratch.loads, scratch.workers,     scratch.worker_keys};
   for (std::size_t c = 0; c < (plan.mixed ? 1 : count); ++c) {
     job.sum = plan.mixed ? sum_of(costs) : costs.classes[c];
     job.num_runs = job.sum.runs;
