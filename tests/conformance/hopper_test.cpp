@@ -3,10 +3,13 @@
 // Batches that family `hopper` splits and merges in its own ways, against the oracle.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check/field/field_run.h"
+#include "oracle/parse_problem.h"
 #include "support/cuda_options.h"
 
 namespace plait::check {
@@ -103,6 +106,57 @@ TEST_F(GpuHopper, MergesInALaunchOfTheirOwn) {
   expect_right(document, "with a sink");
   document["state"] = true;
   expect_right(document, "the mergeable state, before the sink");
+}
+
+TEST_F(GpuHopper, SoftCapsAskOnlyWhatIsSeen) {
+  // Warps choose by their largest logits how caps are computed. Items of less than 64 rows have
+  // rows of the request before them in their tile, and all rows the keys that a mask hides.
+  constexpr std::int64_t kOthers = 12;  // rows of the request before
+  constexpr std::int64_t kOwn = 15;
+  constexpr std::int64_t kKeys = 200;   // a tile that needs no mask, and one that does
+  constexpr std::int64_t kSlots = 208;  // of a request's pages
+  for (const std::int64_t dim : {128, 256}) {
+    field::Shape shape;
+    shape.qo_lens = {kOthers, kOwn};
+    shape.kv_lens = {kKeys, kKeys};
+    shape.qo_heads = 4;
+    shape.dim_qk = shape.dim_vo = dim;
+    shape.page_size = 16;
+    shape.dtype = shape.o_dtype = "bf16";
+    Json document = field::paged(shape);
+    document["mask"] = {{"kind", "causal"}};
+    document["logits_soft_cap"] = 30.0;
+    document["plan"] = {{"policy", "unsplit"}};
+    const auto outputs_with = [&](double others, double last_key) {
+      oracle::Problem problem = oracle::problem_from_json(document, nullptr);
+      problem.q.fill([&](const auto& at) {
+        return at[0] < kOthers ? others
+                               : 0.25 * static_cast<double>((at[0] + 2 * at[1] + 3 * at[2]) % 7);
+      });
+      problem.k.fill([&](const auto& at) {
+        const std::int64_t key = at[0] * shape.page_size + at[1];
+        const bool last = key == kSlots + kKeys - 1;
+        return last ? last_key : 0.5 * static_cast<double>((key * key + at[3]) % 7 - 2);
+      });
+      return field::FieldRun(options_).run(problem);
+    };
+    const RunResult expected = outputs_with(0.5, 0.5);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    for (const auto& [others, last_key] :
+         {std::pair{nan, 0.5}, {100.0, 0.5}, {0.5, nan}, {0.5, 100.0}}) {
+      const RunResult result = outputs_with(others, last_key);
+      const std::string what = "dim " + std::to_string(dim) + ", other rows of " +
+                               std::to_string(others) + ", last key of " + std::to_string(last_key);
+      // Without the last warp's 16 rows, one of which sees the last key.
+      for (std::int64_t n = kOthers * shape.qo_heads; n < (kOthers + kOwn - 4) * shape.qo_heads;
+           ++n) {
+        ASSERT_EQ(result.lse.load(n), expected.lse.load(n)) << what << ", " << n;
+        for (std::int64_t i = n * dim; i < (n + 1) * dim; ++i) {
+          ASSERT_EQ(result.o.load(i), expected.o.load(i)) << what << ", " << i;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
