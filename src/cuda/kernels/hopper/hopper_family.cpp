@@ -53,8 +53,8 @@ CostModel decode_cost(const DeviceFacts& facts, int head_dim) {
 /// if it is causal, which most are. Per tile: the products of 128 x 128, or 128 x 64 of 256 dims,
 /// take 2048 clocks; with 64 dims the exponentials take as long as the products.
 CostModel prefill_cost(const DeviceFacts& facts, int head_dim) {
-  const double item_ns = head_dim <= 64 ? 2300.0 : head_dim <= 128 ? 3100.0 : 6200.0;
-  const double clocks = head_dim <= 64 ? 2330.0 : head_dim <= 128 ? 3100.0 : 2770.0;
+  const double item_ns = head_dim <= 64 ? 1550.0 : head_dim <= 128 ? 2900.0 : 6200.0;
+  const double clocks = head_dim <= 64 ? 2020.0 : head_dim <= 128 ? 2920.0 : 2600.0;
   const double tile_ns = clocks / std::max(facts.clock_khz * 1e-6, 0.1);
   CostModel cost;
   cost.per_item = cost_units(item_ns);
