@@ -34,8 +34,8 @@ struct LogitsHook {
     }
   }
 
-  /// The largest magnitude among the thread's raw products; `top`: the largest of them. NaN, of
-  /// keys that are hidden later, may not hide a magnitude: it is passed over, or is the result.
+  /// The largest magnitude among the thread's raw products, of which hidden ones are zeros; `top`:
+  /// the largest of them. NaN may not hide a magnitude: it is passed over, or is the result.
   template <i32 kCount>
   static PLAIT_DEVICE float farthest(const float (&s)[kCount], float top) {
     // As integers, negative numbers are larger than others, and the larger the lower they are.
