@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "support/seed.h"
+
 namespace plait::planning {
 namespace {
 
@@ -19,7 +21,8 @@ std::vector<int> draw_keys(std::mt19937_64& random, std::size_t count, int range
 }
 
 TEST(PlanSort, OrdersIdsAsAStableSortDoes) {
-  std::mt19937_64 random(5);
+  const test::Seed seed(5);
+  std::mt19937_64 random(seed.value());
   for (const std::size_t count : {0, 1, 2, 31, 132, 264, 1000}) {
     for (const int range : {1, 3, 256, 1024}) {
       const std::vector<int> keys = draw_keys(random, count, range);
@@ -41,7 +44,7 @@ TEST(PlanSort, OrdersIdsAsAStableSortDoes) {
                            return static_cast<std::uint8_t>(keys[static_cast<std::size_t>(id)]);
                          }),
             least);
-        EXPECT_EQ(out, sorted) << count << " bytes below " << range << ", seed 5";
+        EXPECT_EQ(out, sorted) << count << " bytes below " << range << ", " << seed.repro();
       }
       std::shuffle(ids.begin(), ids.end(), random);
       sorted = ids;
@@ -51,7 +54,7 @@ TEST(PlanSort, OrdersIdsAsAStableSortDoes) {
       sort_by_ten_bits(ids, out.data(), ten_bits.data(), half.data(), [&](std::int32_t id) {
         return static_cast<std::uint16_t>(keys[static_cast<std::size_t>(id)]);
       });
-      EXPECT_EQ(out, sorted) << count << " keys below " << range << ", seed 5";
+      EXPECT_EQ(out, sorted) << count << " keys below " << range << ", " << seed.repro();
     }
   }
 }
