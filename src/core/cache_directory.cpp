@@ -24,12 +24,19 @@ std::string error_text(const std::string& what, int error) {
 }  // namespace
 
 std::string default_cache_directory() {
-  std::string chosen = environment("PLAIT_CACHE_DIR");
-  if (!chosen.empty()) return chosen;
+  // A relative name means one directory, wherever the process goes later.
+  static const std::filesystem::path start = [] {
+    std::error_code ignored;
+    return std::filesystem::current_path(ignored);
+  }();
+  const std::string chosen = environment("PLAIT_CACHE_DIR");
+  if (!chosen.empty()) return (start / chosen).string();
+  // The XDG specification wants relative ones ignored. No HOME is relative but by mistake.
+  const auto is_absolute = [](const std::string& name) { return name.starts_with('/'); };
   const std::string cache = environment("XDG_CACHE_HOME");
-  if (!cache.empty()) return cache + "/plait";
+  if (is_absolute(cache)) return cache + "/plait";
   const std::string home = environment("HOME");
-  return home.empty() ? std::string() : home + "/.cache/plait";
+  return is_absolute(home) ? home + "/.cache/plait" : std::string();
 }
 
 std::string inspect_cache_directory(const std::string& directory) {

@@ -8,8 +8,9 @@
 
 namespace plait {
 
-/// PLAIT_CACHE_DIR, else $XDG_CACHE_HOME/plait, else ~/.cache/plait; empty if none of these
-/// variables is set.
+/// An absolute path: PLAIT_CACHE_DIR, where it is relative below the directory in which the process
+/// was at the first call; else $XDG_CACHE_HOME/plait, else ~/.cache/plait. Empty if none of these
+/// variables is set, or only the latter two to relative paths.
 std::string default_cache_directory();
 
 /// Creates `directory` (0700) if needed. Empty if it may be used, else one sentence that says why

@@ -146,8 +146,13 @@ void* open_library(const fs::path& path, std::string* why) {
 
 /// An entry is the library followed by the hash of its bytes, which the loader ignores.
 constexpr std::size_t kTrailer = 32;
+/// Libraries of variants have some 100 KiB; what has more than this was not written here.
+constexpr std::uintmax_t kLargestEntry = std::uintmax_t{64} << 20;
 
 bool is_intact(const fs::path& path) {
+  std::error_code error;
+  // A pipe would wait for somebody to write.
+  if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > kLargestEntry) return false;
   const std::string bytes = read_text(path);
   if (bytes.size() < kTrailer) return false;
   const std::size_t body = bytes.size() - kTrailer;
@@ -201,7 +206,7 @@ void* load_compiled(const CompileUnit& unit) {
   const bool writable = readable && access(cache.c_str(), W_OK) == 0;
   if (writable) remove_stale_temporaries(cache);
   std::error_code error;
-  const fs::path directory = readable ? fs::absolute(cache, error) : fs::path();
+  const fs::path directory = readable ? cache : std::string();
   const TemporaryDirectory scratch((writable ? directory : fs::temp_directory_path(error)) /
                                    "build.tmp.");
   if (run_program({compiler, "--version"}, scratch.path() / "version") != 0) {

@@ -2,7 +2,7 @@
 //
 // The part of the CUDA driver's binary interface that Plait uses, declared here so that no CUDA
 // header is needed to build. Values and layouts follow the public cuda.h of CUDA 12 and 13,
-// whose binary interface is stable; tests/cuda/driver_abi_test.cpp compares them with a toolkit's
+// whose binary interface is stable; tests/cuda/driver_types_test.cpp compares them with a toolkit's
 // header where one is installed.
 #pragma once
 
@@ -31,6 +31,10 @@ enum : CuResult {
   kCuErrorOutOfMemory = 2,
   kCuErrorNoDevice = 100,
   kCuErrorNotReady = 600,
+  kCuErrorStreamCaptureUnsupported = 900,
+  kCuErrorStreamCaptureInvalidated = 901,
+  kCuErrorStreamCaptureUnjoined = 904,
+  kCuErrorStreamCaptureImplicit = 906,
 };
 
 enum class CuDeviceAttribute : int {
@@ -158,6 +162,7 @@ using CuHostFunction = void (*)(void*);
   X(context_pop, "cuCtxPopCurrent_v2", CuResult(CuContext*))                                       \
   X(context_get_current, "cuCtxGetCurrent", CuResult(CuContext*))                                  \
   X(context_set_current, "cuCtxSetCurrent", CuResult(CuContext))                                   \
+  X(context_get_device, "cuCtxGetDevice", CuResult(CuDevice*))                                     \
   X(context_synchronize, "cuCtxSynchronize", CuResult())                                           \
   X(mem_get_info, "cuMemGetInfo_v2", CuResult(std::size_t*, std::size_t*))                         \
   X(mem_alloc, "cuMemAlloc_v2", CuResult(CuDevicePtr*, std::size_t))                               \

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,6 +79,13 @@ class FamilyHooks {
   /// The kernel that runs one tile class of a plan. `key.user_variant` and kVariantUser are set by
   /// the runtime.
   virtual KernelKey key(const KernelRequest& request) const = 0;
+
+  /// What the family uses on such a device in the place of `key`, which it uses on another one:
+  /// tiles depend on shared memory. Nothing if it has no class of so many rows there.
+  virtual std::optional<KernelKey> key_on(const KernelKey& key, const DeviceFacts& facts) const {
+    (void)facts;
+    return key;
+  }
 
   /// Rows of q, k, v and o must be aligned to the largest power of two that divides them, up to
   /// this many bytes; to their elements in any case.

@@ -135,7 +135,8 @@ std::unique_ptr<Nvrtc> Nvrtc::open(const std::string& location, std::optional<Cu
       continue;
     }
     nvrtc->path_ = nvrtc->library_.resolved_path("nvrtcVersion");
-    CudaVersion& version = nvrtc->version_;
+    nvrtc->build_.build = nvrtc->library_.build_of("nvrtcVersion");
+    CudaVersion& version = nvrtc->build_.version;
     nvrtc->check(nvrtc->get_version(&version.major, &version.minor), "nvrtcVersion");
     if (version < CudaVersion{12, 0}) {
       attempts.push_back({nvrtc->path_, "NVRTC " + to_string(version) + " is older than 12.0"});

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,15 @@ using NvrtcProgram = struct NvrtcProgramOpaque*;
   X(get_log_size, "nvrtcGetProgramLogSize", NvrtcResult(NvrtcProgram, std::size_t*))            \
   X(get_log, "nvrtcGetProgramLog", NvrtcResult(NvrtcProgram, char*))
 
+/// A compiler as far as machine code depends on it. nvrtcVersion tells no patch release, which is
+/// there to change what is compiled.
+struct CompilerBuild {
+  CudaVersion version;
+  std::uint64_t build = 0;  // SharedLibrary::build_of
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 finds a 0 in what is defaulted
+  friend constexpr auto operator<=>(const CompilerBuild&, const CompilerBuild&) = default;
+};
+
 /// Typed entry points of one libnvrtc. Immutable once opened; may be used from any thread.
 class Nvrtc {
  public:
@@ -64,7 +74,8 @@ class Nvrtc {
   /// Throws Error{kBackend} on any result but success.
   void check(NvrtcResult result, const char* call) const;
 
-  CudaVersion version() const noexcept { return version_; }
+  CudaVersion version() const noexcept { return build_.version; }
+  CompilerBuild build() const noexcept { return build_; }
   const std::string& path() const noexcept { return path_; }
   /// Compute capabilities it compiles for, 10 * major + minor, ascending.
   const std::vector<int>& architectures() const noexcept { return architectures_; }
@@ -72,7 +83,7 @@ class Nvrtc {
  private:
   SharedLibrary library_;
   std::string path_;
-  CudaVersion version_;
+  CompilerBuild build_;
   std::vector<int> architectures_;
 };
 

@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@ class SharedLibrary {
   void* find(const char* symbol) const noexcept;
   /// The file that the loader mapped, which a soname alone does not tell.
   std::string resolved_path(const char* symbol) const;
+  /// A hash of the build id that the linker gave to the file of `symbol`, which any two builds
+  /// differ in; 0 if there is none.
+  std::uint64_t build_of(const char* symbol) const;
 
  private:
   void* handle_ = nullptr;

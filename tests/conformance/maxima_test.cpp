@@ -124,6 +124,14 @@ std::vector<Case> common_cases() {
   add("chunks", "plan", {{"policy", "fixed_chunk"}, {"kv_chunk", 128}});
   add("soft cap", "logits_soft_cap", 30.0);
   add("alibi", "alibi_slopes", std::vector<double>(kHeads, 0.01));
+  for (const double slope : {0.01, -0.05}) {  // maxima that fall, and rise, from tile to tile
+    Json document = base;
+    document["mask"] = {{"kind", "causal"}};
+    document["alibi_slopes"] = std::vector<double>(kHeads, slope);
+    out.push_back({"causal with alibi", problem_of(document)});
+    out.push_back({"states with alibi", problem_of(state_of(document))});
+    out.push_back({"states of decided rows with alibi", decided(state_of(document))});
+  }
   const Json f16 = document_of(64, "f16");
   out.push_back({"f16", problem_of(f16, 6e4)});
   out.push_back({"states of f16", problem_of(state_of(f16), 6e4)});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -290,10 +291,20 @@ TEST_F(CpuUserVariant, DamagedEntryIsRebuilt) {
   user.spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
   const Case::Answer want = user.run({});
   ASSERT_EQ(entries().size(), 1U);
-  fs::resize_file(entries()[0], fs::file_size(entries()[0]) / 2);
-  const Case::Answer got = user.run({});
-  EXPECT_EQ(got.o, want.o);
-  ASSERT_EQ(entries().size(), 1U);
+  const fs::path entry = entries()[0];
+  const auto expect_rebuilt = [&] {
+    EXPECT_EQ(user.run({}).o, want.o);
+    ASSERT_EQ(entries().size(), 1U);
+    EXPECT_TRUE(fs::is_regular_file(entry));
+    EXPECT_LT(fs::file_size(entry), std::uintmax_t{1} << 30);
+  };
+  fs::resize_file(entry, fs::file_size(entry) / 2);
+  expect_rebuilt();
+  fs::resize_file(entry, std::uintmax_t{1} << 40);  // a hole
+  expect_rebuilt();
+  fs::remove(entry);
+  ASSERT_EQ(mkfifo(entry.c_str(), 0600), 0);
+  expect_rebuilt();
 }
 
 TEST_F(CpuUserVariant, LeavesOnlyTheEntryBehind) {

@@ -34,7 +34,7 @@ CompileUnit unit_of(const std::string& source) {
   return unit;
 }
 
-DiskKey key_of(const std::string& source) { return disk_key(unit_of(source), {13, 0}); }
+DiskKey key_of(const std::string& source) { return disk_key(unit_of(source), {{13, 0}, 7}); }
 
 CompiledKernel kernel_of(const std::string& content) {
   CompiledKernel kernel;
@@ -113,13 +113,29 @@ TEST(DiskCache, DirectoryAndEntriesArePrivate) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
+TEST(DiskCache, RelativeDirectoryDoesNotFollowTheProcess) {
+  const test::TemporaryDirectory directory;
+  EXPECT_EQ(exit_status(in_child([&] {
+              fs::current_path(directory.path());
+              DiskCache cache("cache");
+              fs::create_directory("elsewhere");
+              fs::current_path("elsewhere");
+              cache.get_or_build(key_of("k"), [] { return kernel_of("code"); });
+              if (!cache.load(key_of("k")) || cache.compilers_of(key_of("k")).size() != 1)
+                ::_exit(3);
+            })),
+            0);
+  EXPECT_NE(only_entry(directory.path("cache")), "");
+  EXPECT_TRUE(fs::is_empty(directory.path("elsewhere")));
+}
+
 TEST(DiskCache, EveryInputChangesTheKey) {
   const CompileUnit base = unit_of("k");
-  const DiskKey key = disk_key(base, {13, 0});
+  const DiskKey key = disk_key(base, {{13, 0}});
   const auto changed = [&](const std::function<void(CompileUnit&)>& change) {
     CompileUnit unit = base;
     change(unit);
-    return hash_text(disk_key(unit, {13, 0}));
+    return hash_text(disk_key(unit, {{13, 0}}));
   };
   std::vector<std::string> hashes = {hash_text(key)};
   hashes.push_back(changed([](CompileUnit& unit) { unit.source += " "; }));
@@ -135,7 +151,8 @@ TEST(DiskCache, EveryInputChangesTheKey) {
   }));
   std::sort(hashes.begin(), hashes.end());
   EXPECT_EQ(std::unique(hashes.begin(), hashes.end()), hashes.end());
-  EXPECT_NE(entry_name(key), entry_name(disk_key(base, {13, 1})));
+  EXPECT_NE(entry_name(key), entry_name(disk_key(base, {{13, 1}})));
+  EXPECT_NE(entry_name(key), entry_name(disk_key(base, {{13, 0}, 1})));
 }
 
 TEST(DiskCache, SameSymbolWithTwoSourcesKeepsBoth) {
@@ -349,15 +366,60 @@ TEST(DiskCache, SymbolicLinkIsNotFollowedToAnEntry) {
   EXPECT_FALSE(cache.load(key_of("k")));
 }
 
-TEST(DiskCache, VersionsOfFindsWhatOtherCompilersMade) {
+TEST(DiskCache, BuildsOfOneCompilerVersionAreKeptApart) {
   const test::TemporaryDirectory directory;
   DiskCache cache(directory.path("cache"));
-  for (const CudaVersion version : {CudaVersion{12, 8}, CudaVersion{13, 0}, CudaVersion{12, 10}}) {
-    cache.get_or_build(disk_key(unit_of("k"), version), [] { return kernel_of("code"); });
+  for (const std::uint64_t build : {1U, 2U}) {
+    const auto compile = [&] { return kernel_of(std::to_string(build)); };
+    cache.get_or_build(disk_key(unit_of("k"), {{13, 0}, build}), compile);
   }
-  const std::vector<CudaVersion> expected = {{13, 0}, {12, 10}, {12, 8}};
-  EXPECT_EQ(cache.versions_of(key_of("k")), expected);
-  EXPECT_TRUE(cache.versions_of(key_of("other")).empty());
+  for (const std::uint64_t build : {1U, 2U}) {
+    const auto found = cache.load(disk_key(unit_of("k"), {{13, 0}, build}));
+    ASSERT_TRUE(found);
+    EXPECT_EQ(text_of(*found), std::to_string(build));
+  }
+  EXPECT_FALSE(cache.load(disk_key(unit_of("k"), {{13, 0}, 3})));
+  const DiskKey key = key_of("k");
+  EXPECT_FALSE(decode_entry(disk_key(unit_of("k"), {{13, 0}, 1}),
+                            encode_entry(key, kernel_of("of another build"))));
+}
+
+TEST(DiskCache, WhatIsNoFileOfOursInAnEntrysPlaceIsNotRead) {
+  const test::TemporaryDirectory directory;
+  DiskCache cache(directory.path("cache"));
+  const std::string entry = directory.path("cache/" + entry_name(key_of("k")));
+  const auto build = [] { return kernel_of("code"); };
+  std::ofstream(entry) << "x";
+  fs::resize_file(entry, std::uintmax_t{1} << 40);  // a hole
+  EXPECT_EQ(text_of(cache.get_or_build(key_of("k"), build)), "code");
+  EXPECT_TRUE(cache.load(key_of("k"))) << "replaced";
+  fs::remove(entry);
+  ASSERT_EQ(::mkfifo(entry.c_str(), 0600), 0);
+  EXPECT_EQ(text_of(cache.get_or_build(key_of("k"), build)), "code");
+  EXPECT_TRUE(cache.load(key_of("k"))) << "replaced";
+  fs::remove(entry);
+  fs::create_directory(entry);
+  EXPECT_EQ(text_of(cache.get_or_build(key_of("k"), build)), "code");
+  EXPECT_FALSE(cache.writable()) << "what cannot be replaced";
+}
+
+TEST(DiskCache, CompilersOfFindsWhatOthersMade) {
+  const test::TemporaryDirectory directory;
+  DiskCache cache(directory.path("cache"));
+  const std::vector<CompilerBuild> made = {
+      {{13, 0}, ~std::uint64_t{0}}, {{13, 0}, 5}, {{12, 10}, 6}, {{12, 8}, 0}};
+  for (const std::size_t index : {2U, 0U, 3U, 1U}) {
+    cache.get_or_build(disk_key(unit_of("k"), made[index]), [] { return kernel_of("code"); });
+  }
+  EXPECT_EQ(cache.compilers_of(key_of("k")), made);
+  EXPECT_TRUE(cache.compilers_of(key_of("other")).empty());
+  const std::string name = entry_name(key_of("k"));
+  EXPECT_TRUE(compiler_of(name, key_of("k")));
+  for (const std::string& other :
+       {name + "x", name.substr(0, name.size() - 4), hash_text(key_of("k")) + "-13.0.plk",
+        hash_text(key_of("k")) + ".lock", std::string()}) {
+    EXPECT_FALSE(compiler_of(other, key_of("k"))) << other;
+  }
 }
 
 }  // namespace

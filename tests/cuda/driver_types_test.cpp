@@ -27,6 +27,10 @@ TEST(Driver, DeclarationsAgreeWithTheToolkit) {
 #define PLAIT_SAME(ours, theirs) expect_value(ours, theirs, #theirs)
   PLAIT_SAME(kCuErrorOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY);
   PLAIT_SAME(kCuErrorNotReady, CUDA_ERROR_NOT_READY);
+  PLAIT_SAME(kCuErrorStreamCaptureUnsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  PLAIT_SAME(kCuErrorStreamCaptureInvalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  PLAIT_SAME(kCuErrorStreamCaptureUnjoined, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+  PLAIT_SAME(kCuErrorStreamCaptureImplicit, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   using D = CuDeviceAttribute;
   PLAIT_SAME(D::kMultiprocessorCount, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   PLAIT_SAME(D::kL2CacheSize, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);

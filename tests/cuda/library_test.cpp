@@ -67,6 +67,20 @@ TEST(NvrtcLibrary, NewerThanTheDriverIsRefusedByName) {
   EXPECT_NO_THROW(Nvrtc::open(nvrtc->path(), nvrtc->version()));
 }
 
+TEST(NvrtcLibrary, IsKnownByItsBuild) {
+  std::vector<LibraryAttempt> attempts;
+  const std::uint64_t libc = SharedLibrary::open("libc.so.6", &attempts).build_of("printf");
+  const std::uint64_t libm = SharedLibrary::open("libm.so.6", &attempts).build_of("cos");
+  EXPECT_NE(libc, 0U);
+  EXPECT_NE(libm, 0U);
+  EXPECT_NE(libc, libm);
+  EXPECT_EQ(SharedLibrary::open("libm.so.6", &attempts).build_of("cos"), libm);
+  EXPECT_EQ(SharedLibrary::open("libm.so.6", &attempts).build_of("no_such_symbol"), 0U);
+  if (const Nvrtc* nvrtc = Nvrtc::find()) {
+    EXPECT_EQ(Nvrtc::open(nvrtc->path(), {})->build(), nvrtc->build());
+  }
+}
+
 TEST(NvrtcLibrary, DirectoryIsSearchedForItsLibrary) {
   std::string reason;
   const Nvrtc* nvrtc = Nvrtc::find(&reason);

@@ -23,6 +23,7 @@
 
 #include "core/file.h"
 #include "core/temporary_directory.h"
+#include "cuda/default_set.h"
 #include "cuda/jit/compiler.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/kernel_cache.h"
@@ -128,7 +129,7 @@ void compile_all(std::vector<Job>& jobs, DiskCache& cache, const Nvrtc& nvrtc, i
       Job& job = jobs[index];
       try {
         job.from_cache = true;
-        job.kernel = cache.get_or_build(disk_key(job.unit, nvrtc.version()), [&] {
+        job.kernel = cache.get_or_build(disk_key(job.unit, nvrtc.build()), [&] {
           job.from_cache = false;
           const double start = thread_seconds();
           CompiledKernel kernel = compile(nvrtc, job.unit);
@@ -185,7 +186,7 @@ double slowest_warm_load(const std::vector<Job>& jobs, const std::string& direct
     double fastest = -1;
     for (int load = 0; load < kLoads; ++load) {
       const auto start = std::chrono::steady_clock::now();
-      const auto kernel = cache.load(disk_key(job.unit, nvrtc.version()));
+      const auto kernel = cache.load(disk_key(job.unit, nvrtc.build()));
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
       if (kernel && (fastest < 0 || elapsed.count() < fastest)) fastest = elapsed.count();
     }
@@ -245,21 +246,25 @@ void write_budgets(const std::vector<Job>& jobs, const std::string& directory, c
   }
 }
 
-std::vector<Job> make_jobs(const std::vector<KernelKey>& keys, const std::vector<Arch>& archs,
-                           const SourceSet& sources) {
+/// What is compiled of `keys` for an architecture. Keys that a file names are taken as they are.
+std::vector<KernelKey> keys_for(const Options& options, std::vector<KernelKey> keys, Arch arch,
+                                const SourceSet& sources) {
+  if (options.set == "default") return cuda::default_kernel_set(sources, arch);
+  std::erase_if(keys, [&](const KernelKey& key) { return !family_serves(key.family, arch); });
+  return keys;
+}
+
+std::vector<Job> make_jobs(const Options& options, const std::vector<KernelKey>& keys,
+                           const std::vector<Arch>& archs, const SourceSet& sources) {
   std::vector<Job> jobs;
   for (const Arch arch : archs) {
-    std::size_t left_out = 0;
-    for (const KernelKey& key : keys) {
-      if (cuda::family_serves(key.family, arch)) {
-        jobs.push_back({key, arch, make_compile_unit(key, arch, {}, sources), {}, {}, false, 0});
-      } else {
-        ++left_out;
-      }
+    const std::vector<KernelKey> served = keys_for(options, keys, arch, sources);
+    for (const KernelKey& key : served) {
+      jobs.push_back({key, arch, make_compile_unit(key, arch, {}, sources), {}, {}, false, 0});
     }
-    if (left_out > 0) {
-      std::printf("%s: without %zu of the %zu keys, whose family has no kernels for it\n",
-                  to_string(arch).c_str(), left_out, keys.size());
+    if (served.size() < keys.size()) {
+      std::printf("%s: without %zu of the %zu keys, which it has no kernels for\n",
+                  to_string(arch).c_str(), keys.size() - served.size(), keys.size());
     }
   }
   return jobs;
@@ -339,7 +344,7 @@ int run(const std::vector<std::string>& args) {
       })) {
     refuse("--arch", options.arch, "an architecture that a kernel of the set is for");
   }
-  std::vector<Job> jobs = make_jobs(keys, archs, sources);
+  std::vector<Job> jobs = make_jobs(options, keys, archs, sources);
   return run_jobs(options, jobs, sources, nvrtc);
 }
 

@@ -46,6 +46,19 @@ std::vector<Arch> parse_arch_list(std::string_view text, std::string_view field)
   return list;
 }
 
+// CUDA C++ Programming Guide, technical specifications per compute capability.
+int shared_kib_per_sm(Arch arch) noexcept {
+  switch (arch.sm) {
+    case 80:
+    case 87: return 164;
+    case 90:
+    case 100:
+    case 103:
+    case 110: return 228;
+    default: return 100;
+  }
+}
+
 Arch arch_for_device(int compute_capability, const std::vector<int>& compiler_architectures) {
   if (compute_capability < 80) {
     throw Error(

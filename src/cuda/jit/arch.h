@@ -24,6 +24,10 @@ Arch parse_arch(std::string_view text, std::string_view field);
 /// A comma-separated list, without repetitions, in the order given.
 std::vector<Arch> parse_arch_list(std::string_view text, std::string_view field);
 
+/// Shared memory of a multiprocessor; a block gets one KiB less. Where an architecture is not
+/// known, what every one has.
+int shared_kib_per_sm(Arch arch) noexcept;
+
 /// The architecture that kernels for a device of this compute capability are compiled for: with
 /// suffix 'a' from 9.0 on, and where the compiler does not know the device yet, the nearest older
 /// one of the same major version without suffix, whose machine code the device still runs. Throws

@@ -4,17 +4,20 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstring>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 
 namespace plait::cuda {
 namespace {
 
+constexpr const char* kSuffix = ".plk";
 constexpr char kMagic[8] = {'P', 'L', 'A', 'I', 'T', 'K', 'R', 'N'};
 // Raised when the header, the meaning of a field, or the host's side of a launch changes.
-constexpr std::uint32_t kEntryFormat = 1;
+constexpr std::uint32_t kEntryFormat = 2;
 
 struct EntryHeader {
   char magic[8];
@@ -22,6 +25,7 @@ struct EntryHeader {
   std::uint32_t compiler_major;
   std::uint32_t compiler_minor;
   std::uint32_t symbol_bytes;
+  std::uint64_t compiler_build;
   std::uint64_t key_low;
   std::uint64_t key_high;
   KernelResources resources;
@@ -30,11 +34,16 @@ struct EntryHeader {
   std::uint64_t cubin_bytes;
   std::uint64_t checksum;  // XXH3 of the payload, seeded with the XXH3 of the fields above
 };
-static_assert(std::is_trivially_copyable_v<EntryHeader> && sizeof(EntryHeader) == 104);
+static_assert(std::is_trivially_copyable_v<EntryHeader> && sizeof(EntryHeader) == 112);
 
 std::uint64_t checksum_of(const EntryHeader& header, std::span<const char> payload) {
   const std::uint64_t seed = XXH3_64bits(&header, offsetof(EntryHeader, checksum));
   return XXH3_64bits_withSeed(payload.data(), payload.size(), seed);
+}
+
+void append_hex(std::string* text, std::uint64_t word) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  for (int shift = 60; shift >= 0; shift -= 4) *text += kDigits[word >> shift & 15];
 }
 
 void add_text(XXH3_state_t* state, std::string_view text) {
@@ -46,7 +55,7 @@ void add_text(XXH3_state_t* state, std::string_view text) {
 
 }  // namespace
 
-DiskKey disk_key(const CompileUnit& unit, CudaVersion compiler) {
+DiskKey disk_key(const CompileUnit& unit, CompilerBuild compiler) {
   XXH3_state_t state;
   XXH3_128bits_reset(&state);
   const std::uint64_t counts[] = {kEntryFormat, unit.flags.size(), unit.headers.size()};
@@ -64,16 +73,36 @@ DiskKey disk_key(const CompileUnit& unit, CudaVersion compiler) {
 }
 
 std::string hash_text(const DiskKey& key) {
-  constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
-  for (std::uint64_t word : {key.high, key.low}) {
-    for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[word >> shift & 15];
-  }
+  append_hex(&text, key.high);
+  append_hex(&text, key.low);
   return text;
 }
 
 std::string entry_name(const DiskKey& key) {
-  return hash_text(key) + "-" + to_string(key.compiler) + ".plk";
+  std::string name = hash_text(key) + "-" + to_string(key.compiler.version) + "-";
+  append_hex(&name, key.compiler.build);
+  return name + kSuffix;
+}
+
+std::optional<CompilerBuild> compiler_of(std::string_view entry_name, const DiskKey& key) {
+  CompilerBuild compiler;
+  const char* at = entry_name.data();
+  const char* const end = at + entry_name.size();
+  const auto skip = [&](std::string_view text) {
+    const bool found = std::string_view(at, end).starts_with(text);
+    if (found) at += text.size();
+    return found;
+  };
+  const auto read = [&](auto* number, int base) {
+    const auto [next, error] = std::from_chars(at, end, *number, base);
+    at = next;
+    return error == std::errc();
+  };
+  const bool whole = skip(hash_text(key)) && skip("-") && read(&compiler.version.major, 10) &&
+                     skip(".") && read(&compiler.version.minor, 10) && skip("-") &&
+                     read(&compiler.build, 16) && skip(kSuffix) && at == end;
+  return whole ? std::optional(compiler) : std::nullopt;
 }
 
 std::vector<char> encode_entry(const DiskKey& key, const CompiledKernel& kernel) {
@@ -83,8 +112,9 @@ std::vector<char> encode_entry(const DiskKey& key, const CompiledKernel& kernel)
   EntryHeader header{};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.format = kEntryFormat;
-  header.compiler_major = static_cast<std::uint32_t>(key.compiler.major);
-  header.compiler_minor = static_cast<std::uint32_t>(key.compiler.minor);
+  header.compiler_major = static_cast<std::uint32_t>(key.compiler.version.major);
+  header.compiler_minor = static_cast<std::uint32_t>(key.compiler.version.minor);
+  header.compiler_build = key.compiler.build;
   header.key_low = key.low;
   header.key_high = key.high;
   header.resources = kernel.resources;
@@ -111,10 +141,10 @@ std::optional<CompiledKernel> decode_entry(const DiskKey& key, std::span<const c
   const std::span<const char> payload = bytes.subspan(sizeof(header));
   const std::uint64_t room = payload.size();
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 || header.format != kEntryFormat ||
-      header.compiler_major != static_cast<std::uint32_t>(key.compiler.major) ||
-      header.compiler_minor != static_cast<std::uint32_t>(key.compiler.minor) ||
-      header.key_low != key.low || header.key_high != key.high || header.warning_bytes > room ||
-      header.cubin_bytes > room ||
+      header.compiler_major != static_cast<std::uint32_t>(key.compiler.version.major) ||
+      header.compiler_minor != static_cast<std::uint32_t>(key.compiler.version.minor) ||
+      header.compiler_build != key.compiler.build || header.key_low != key.low ||
+      header.key_high != key.high || header.warning_bytes > room || header.cubin_bytes > room ||
       header.symbol_bytes + header.warning_bytes + header.cubin_bytes != room ||
       header.cubin_bytes == 0 || header.checksum != checksum_of(header, payload)) {
     return std::nullopt;

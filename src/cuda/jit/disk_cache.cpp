@@ -9,8 +9,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "core/cache_directory.h"
@@ -24,14 +25,18 @@ std::string error_text(const std::string& what, int error) {
   return what + ": " + std::strerror(error);
 }
 
+/// The largest kernels have some 200 KiB; what has more than this was not written here.
+constexpr std::int64_t kLargestEntry = std::int64_t{64} << 20;
+
 /// The file's bytes if it is a regular file of this user; nothing otherwise.
 std::optional<std::vector<char>> read_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  // A pipe would wait for somebody to write.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (descriptor < 0) return std::nullopt;
   struct stat info {};
   std::vector<char> bytes;
-  bool complete =
-      ::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
+  bool complete = ::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) &&
+                  info.st_uid == ::geteuid() && info.st_size <= kLargestEntry;
   if (complete) bytes.resize(static_cast<std::size_t>(info.st_size));
   for (std::size_t done = 0; complete && done < bytes.size();) {
     const ssize_t count = ::read(descriptor, bytes.data() + done, bytes.size() - done);
@@ -78,10 +83,15 @@ std::string DiskCache::default_directory() { return default_cache_directory(); }
 
 DiskCache::DiskCache(std::string directory) : directory_(std::move(directory)) {
   if (directory_.empty()) {
-    reason_ = "no directory: none of PLAIT_CACHE_DIR, XDG_CACHE_HOME and HOME is set";
+    reason_ = "no directory: none of PLAIT_CACHE_DIR, XDG_CACHE_HOME and HOME names one";
     return;
   }
-  reason_ = inspect_cache_directory(directory_);
+  std::error_code error;
+  const std::string given = std::exchange(directory_, std::string());
+  const std::filesystem::path absolute = std::filesystem::absolute(given, error);
+  if (!error) directory_ = absolute.string();
+  reason_ = error ? "no directory for " + given + ": " + error.message()
+                  : inspect_cache_directory(directory_);
   readable_ = reason_.empty();
   if (!readable_) return;
   writable_ = ::access(directory_.c_str(), W_OK) == 0;
@@ -131,24 +141,16 @@ std::optional<CompiledKernel> DiskCache::load(const DiskKey& key) {
   return kernel;
 }
 
-std::vector<CudaVersion> DiskCache::versions_of(const DiskKey& key) const {
-  std::vector<CudaVersion> versions;
+std::vector<CompilerBuild> DiskCache::compilers_of(const DiskKey& key) const {
+  std::vector<CompilerBuild> compilers;
   DIR* listing = readable_ ? ::opendir(directory_.c_str()) : nullptr;
-  if (listing == nullptr) return versions;
-  const std::string prefix = hash_text(key) + "-";
+  if (listing == nullptr) return compilers;
   while (const dirent* entry = ::readdir(listing)) {
-    const std::string_view name = entry->d_name;
-    if (!name.starts_with(prefix) || !name.ends_with(".plk")) continue;
-    const char* end = name.data() + name.size();
-    CudaVersion version;
-    const auto major = std::from_chars(name.data() + prefix.size(), end, version.major);
-    if (major.ec != std::errc() || *major.ptr != '.') continue;
-    const auto minor = std::from_chars(major.ptr + 1, end, version.minor);
-    if (minor.ec == std::errc()) versions.push_back(version);
+    if (const auto compiler = compiler_of(entry->d_name, key)) compilers.push_back(*compiler);
   }
   ::closedir(listing);
-  std::sort(versions.rbegin(), versions.rend());
-  return versions;
+  std::sort(compilers.rbegin(), compilers.rend());
+  return compilers;
 }
 
 bool DiskCache::store(const DiskKey& key, const CompiledKernel& kernel) {

@@ -26,11 +26,11 @@ class DiskCache {
     std::int64_t unstored = 0;  // built but not written, see `reason`
   };
 
-  /// PLAIT_CACHE_DIR, else $XDG_CACHE_HOME/plait, else ~/.cache/plait; empty if none of these
-  /// variables is set.
+  /// default_cache_directory().
   static std::string default_directory();
 
-  /// Creates the directory (0700) if needed. Never throws: a directory that cannot be used turns
+  /// Creates the directory (0700) if needed; a relative one stays the same wherever the process
+  /// goes. Never throws: a directory that cannot be used turns
   /// the cache off with a reason. An empty name turns it off too.
   explicit DiskCache(std::string directory);
 
@@ -49,9 +49,9 @@ class DiskCache {
   /// Only what is there already.
   std::optional<CompiledKernel> load(const DiskKey& key);
 
-  /// Compiler versions for which there is an entry with this hash, newest first: how a machine
-  /// without NVRTC finds what another one made.
-  std::vector<CudaVersion> versions_of(const DiskKey& key) const;
+  /// Compilers that made an entry with this hash, the newest version first: how a machine without
+  /// NVRTC finds what another one made.
+  std::vector<CompilerBuild> compilers_of(const DiskKey& key) const;
 
   /// How long to wait for another process that holds a key before building it here regardless:
   /// a builder that is killed frees the key at once, one that is stopped must not block others.

@@ -58,12 +58,12 @@ std::shared_ptr<const CompiledKernel> KernelCache::compiled(const KernelKey& key
 KernelCache::Code KernelCache::obtain(const CompileUnit& unit) {
   if (nvrtc_ != nullptr) {
     return std::make_shared<const CompiledKernel>(disk_.get_or_build(
-        disk_key(unit, nvrtc_->version()), [&] { return compile(*nvrtc_, unit); }));
+        disk_key(unit, nvrtc_->build()), [&] { return compile(*nvrtc_, unit); }));
   }
   DiskKey key = disk_key(unit, {});
-  for (CudaVersion version : disk_.versions_of(key)) {
-    if (version > newest_) continue;
-    key.compiler = version;
+  for (const CompilerBuild& compiler : disk_.compilers_of(key)) {
+    if (compiler.version > newest_) continue;
+    key.compiler = compiler;
     if (std::optional<CompiledKernel> kernel = disk_.load(key)) {
       return std::make_shared<const CompiledKernel>(*std::move(kernel));
     }

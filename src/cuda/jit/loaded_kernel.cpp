@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "cuda/setup_scope.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
@@ -17,7 +18,7 @@ LoadedKernel::LoadedKernel(std::shared_ptr<DeviceContext> context,
     : context_(std::move(context)), code_(std::move(code)) {
   const Driver& driver = context_->driver();
   const DeviceFacts& facts = context_->facts();
-  const ContextScope scope(*context_);
+  const SetupScope scope(*context_);
   driver.check(driver.module_load_data(&module_, code_->cubin.data()), "cuModuleLoadData");
   try {
     driver.check(driver.module_get_function(&function_, module_, code_->symbol.c_str()),
@@ -65,11 +66,7 @@ LoadedKernel::LoadedKernel(std::shared_ptr<DeviceContext> context,
 }
 
 LoadedKernel::~LoadedKernel() {
-  const Driver& driver = context_->driver();
-  if (driver.context_push(context_->handle()) != kCuSuccess) return;
-  driver.module_unload(module_);
-  CuContext popped = nullptr;
-  driver.context_pop(&popped);
+  if (const TeardownScope scope(*context_); scope) context_->driver().module_unload(module_);
 }
 
 void launch(const LoadedKernel& kernel, LaunchGrid grid, void** arguments, CuStream stream,

@@ -1,7 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // The family `mma` as the runtime sees it: what it serves, which kernel it uses for what.
-#include <array>
+#include <optional>
 #include <string>
 
 #include "cuda/family.h"
@@ -65,6 +65,27 @@ class MmaFamily final : public FamilyHooks {
     return key_of(spec, *shape, request);
   }
 
+  std::optional<KernelKey> key_on(const KernelKey& key, const DeviceFacts& facts) const override {
+    // What shapes depend on.
+    AttentionSpec spec;
+    spec.head_dim_qk = key.head_dim_qk;
+    spec.head_dim_vo = key.head_dim_vo;
+    spec.q_dtype = key.q_dtype;
+    spec.kv_dtype = key.kv_dtype;
+    spec.alibi = (key.variant & kVariantAlibi) != 0;
+    if ((key.variant & kVariantRopeHalf) != 0) spec.rope.kind = RopeKind::kHalf;
+    if ((key.variant & kVariantRopeInterleaved) != 0) spec.rope.kind = RopeKind::kInterleaved;
+    if (key.reduction == KernelReduction::kSum) spec.reduction = Reduction::kSum;
+    if (key.user_variant != 0) spec.variant.source = "its text does not matter";
+    const bool canonical = (key.mode & kModeCanonical) != 0;
+    const int blocks = mma::common_blocks(spec, canonical, facts);
+    const auto shape = mma::choose_shape(spec, key.q_tile, facts, blocks);
+    if (!shape) return std::nullopt;
+    KernelKey there = key;
+    set_shape(*shape, &there);
+    return there;
+  }
+
   /// Rows that are less aligned than their copies want take a slower path in the kernel.
   int operand_alignment() const noexcept override { return 1; }
 
@@ -73,17 +94,26 @@ class MmaFamily final : public FamilyHooks {
   }
 
  private:
+  static std::uint16_t narrow(int value) noexcept { return static_cast<std::uint16_t>(value); }
+
+  static void set_shape(const TileShape& shape, KernelKey* key) noexcept {
+    key->q_tile = narrow(shape.q_tile);
+    key->kv_tile = narrow(shape.kv_tile);
+    key->stages = narrow(shape.stages);
+    key->warps = narrow(shape.warps);
+    key->tune_a = narrow(shape.row_blocks);
+    key->tune_b = narrow(shape.column_warps);
+  }
+
   static KernelKey key_of(const AttentionSpec& spec, const TileShape& shape,
                           const KernelRequest& request) {
-    const auto narrow = [](int value) { return static_cast<std::uint16_t>(value); };
     const auto mask_if = [](bool set, int flag) { return set ? flag : 0; };
     KernelKey key;
     key.family = KernelFamily::kMma;
     key.op = KernelOp::kAttention;
     key.head_dim_qk = narrow(spec.head_dim_qk);
     key.head_dim_vo = narrow(spec.head_dim_vo);
-    key.q_tile = narrow(shape.q_tile);
-    key.kv_tile = narrow(shape.kv_tile);
+    set_shape(shape, &key);
     key.page_size = narrow(spec.kv_kind == KvKind::kRagged ? 1 : spec.page_size);
     key.group_size = narrow(spec.group_size());
     key.variant =
@@ -93,10 +123,6 @@ class MmaFamily final : public FamilyHooks {
                mask_if(spec.rope.kind == RopeKind::kInterleaved, kVariantRopeInterleaved));
     key.mode = narrow(mask_if(request.measured, kModeMeasured) |
                       mask_if(request.canonical, kModeCanonical));
-    key.stages = narrow(shape.stages);
-    key.warps = narrow(shape.warps);
-    key.tune_a = narrow(shape.row_blocks);
-    key.tune_b = narrow(shape.column_warps);
     key.q_dtype = spec.q_dtype;
     key.kv_dtype = spec.kv_dtype;
     key.o_dtype = spec.o_dtype;
