@@ -128,7 +128,8 @@ class Attention {
   };
 
   /// Picks the backend, compiles or loads its kernels and allocates the workspace. Throws before
-  /// anything is kept.
+  /// anything is kept. Refused with Error{kMismatch} while a stream is captured that waits for the
+  /// legacy one.
   Attention(const Engine& engine, std::vector<AttentionSpec> groups, const Capacity& capacity,
             Options options);
   ~Attention();
@@ -138,7 +139,8 @@ class Attention {
   /// Plans all layer groups (one Batch for all, or one per group) and uploads the plan on `stream`,
   /// so that runs and graph replays of that stream see it from then on; other streams are joined by
   /// the caller's events. A refused batch leaves the previous plan valid. Refused with
-  /// Error{kMismatch} on a stream that is being captured: a graph reads whatever plan is current.
+  /// Error{kMismatch} on a stream that is being captured, since a graph reads whatever plan is
+  /// current, and with Error{kInvalidArgument} on a stream of another device.
   void plan(std::span<const Batch> batches, Stream stream = {});
   void plan(const Batch& batch, Stream stream = {}) {
     plan(std::span<const Batch>(&batch, 1), stream);
@@ -148,7 +150,8 @@ class Attention {
   /// a GPU it can be captured into a CUDA graph, which then serves every later plan within the
   /// capacity. A captured run keeps addresses, strides and scalars of `args`; every operand that a
   /// later plan may read needs an address. The graph keeps workspace and kernels alive, even beyond
-  /// this object; operands are the caller's. Not to be captured in checked mode.
+  /// this object; operands are the caller's. A capture is refused with Error{kMismatch} in checked
+  /// mode.
   void run(const RunArgs& args);
 
   /// Throws if a run since the last call saw a page id outside the pool. Synchronises `stream`;

@@ -43,9 +43,9 @@ void finalize_state(const Engine& engine, const Tensor& o_state, const Tensor& l
 /// [requests + 1], page_ids i32. k and v have one dtype, so have the caches; it either equals the
 /// caches' or is wider. Values are divided in f32 by k_scale / v_scale (finite, not 0) and the
 /// quotients converted, both to nearest even; fp8 saturates. Two tokens for one slot are the
-/// caller's error. On the host an index out of range is refused before anything is written. The two
-/// caches may be one latent cache only if v is k's rows, or their beginnings, as v_cache is
-/// k_cache's.
+/// caller's error. On the host an index out of range is refused before anything is written; on a
+/// GPU the token is skipped. The two caches may be one latent cache only if v is k's rows, or their
+/// beginnings, as v_cache is k_cache's.
 void append_paged_kv(const Engine& engine, const Tensor& k, const Tensor& v,
                      const Tensor& batch_indices, const Tensor& positions,
                      const Tensor& page_indptr, const Tensor& page_ids, const Tensor& k_cache,

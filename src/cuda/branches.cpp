@@ -3,12 +3,14 @@
 
 #include <utility>
 
+#include "cuda/setup_scope.h"
+
 namespace plait::cuda {
 
 Branches::Branches(std::shared_ptr<DeviceContext> context, int count)
     : context_(std::move(context)) {
   if (count == 0) return;
-  const ContextScope scope(*context_);
+  const SetupScope scope(*context_);
   const Driver& driver = context_->driver();
   try {
     driver.check(driver.event_create(&forked_, kCuEventDisableTiming), "cuEventCreate");
@@ -24,11 +26,7 @@ Branches::Branches(std::shared_ptr<DeviceContext> context, int count)
 }
 
 Branches::~Branches() {
-  const Driver& driver = context_->driver();
-  if (driver.context_push(context_->handle()) != kCuSuccess) return;
-  destroy();
-  CuContext popped = nullptr;
-  driver.context_pop(&popped);
+  if (const TeardownScope scope(*context_); scope) destroy();
 }
 
 void Branches::destroy() noexcept {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "cuda/setup_scope.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
@@ -84,7 +85,7 @@ ContextScope::~ContextScope() {
 DeviceBuffer::DeviceBuffer(std::shared_ptr<DeviceContext> context, std::int64_t bytes,
                            const char* what)
     : context_(std::move(context)), bytes_(bytes) {
-  const ContextScope scope(*context_);
+  const SetupScope scope(*context_);
   const Driver& driver = context_->driver();
   const CuResult result = driver.mem_alloc(&address_, static_cast<std::size_t>(bytes));
   if (result == kCuErrorOutOfMemory) {
@@ -98,11 +99,7 @@ DeviceBuffer::DeviceBuffer(std::shared_ptr<DeviceContext> context, std::int64_t 
 
 DeviceBuffer::~DeviceBuffer() {
   if (address_ == 0) return;
-  const Driver& driver = context_->driver();
-  if (driver.context_push(context_->handle()) != kCuSuccess) return;
-  driver.mem_free(address_);
-  CuContext popped = nullptr;
-  driver.context_pop(&popped);
+  if (const TeardownScope scope(*context_); scope) context_->driver().mem_free(address_);
 }
 
 DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept

@@ -44,6 +44,7 @@ class DeviceContext {
   const Driver& driver() const noexcept { return driver_; }
   const DeviceFacts& facts() const noexcept { return facts_; }
   CuContext handle() const noexcept { return context_; }
+  CuDevice device() const noexcept { return device_; }
 
  private:
   DeviceContext(const Driver& driver, int ordinal);

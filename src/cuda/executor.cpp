@@ -11,6 +11,8 @@
 #include "cuda/jit/generate.h"
 #include "cuda/operands.h"
 #include "cuda/rope_table.h"
+#include "cuda/setup_scope.h"
+#include "cuda/stream_checks.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
@@ -19,9 +21,8 @@ namespace {
 CuStream handle_of(Stream stream) noexcept { return static_cast<CuStream>(stream.handle); }
 
 const device::GroupHeader& group_header(const Plan& plan, std::size_t group) {
-  const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
-  return *reinterpret_cast<const device::GroupHeader*>(plan.words.data() +
-                                                       header->group_offset[group]);
+  return *reinterpret_cast<const device::GroupHeader*>(
+      plan.words.data() + device::group_header_offset(static_cast<std::int32_t>(group)));
 }
 
 /// Bit v is set if tensors[v] brings an address.
@@ -40,13 +41,9 @@ void refuse_missing_operand(const char* field, const Tensor& tensor) {
               "the memory that replays after later plans shall use");
 }
 
-/// Refuses a stream that is being captured, before a call that would end the capture.
-void refuse_capture(const Driver& driver, CuStream stream, const char* field,
-                    const char* expected) {
-  CuCaptureStatus capturing = CuCaptureStatus::kNone;
-  driver.check(driver.stream_is_capturing(stream, &capturing), "cuStreamIsCapturing");
-  if (capturing == CuCaptureStatus::kNone) return;
-  throw Error(ErrorCode::kMismatch, field, "a stream that is being captured", expected);
+/// Checked mode waits for what runs read, which a capture forbids.
+void refuse_checked_capture(const Driver& driver, CuStream stream) {
+  refuse_capture(driver, stream, "run.stream", "one that is not, in checked mode");
 }
 
 /// A last arriver with so much more to merge than its share would merge alone, while the others are
@@ -91,6 +88,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
               request.options->measure),
       canonical_(request.options->policy.kind == PolicyKind::kBatchInvariant),
       measured_(request.options->measure),
+      checked_(request.options->checked),
       zeros_in_copy_(layout_.counters_bytes() <= kMostZerosInCopy ? layout_.counters_bytes() : 0),
       ring_(context, zeros_in_copy_, std::max<std::int64_t>(request.bounds.plan_words * 4, 16)),
       branches_(context, canonical_ ? 0 : largest_class_count(request.targets) - 1),
@@ -99,6 +97,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
       merge_later_(request.groups.size(), false) {
   release_parked();
   state_->context = std::move(context);
+  require_legacy_stream(*state_->context, "attention");
   load_kernels(request, kernels);
   upload_constants();
   state_->workspace = std::make_unique<Workspace>(state_->context, layout_.ledger.total(),
@@ -116,7 +115,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
         measured_ ? layout_.carve<device::u64>(base, layout_.worker_times) : nullptr;
   }
   // The status block and the counters are the only places whose prior content would matter.
-  const ContextScope scope(*state_->context);
+  const SetupScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
   driver.check(driver.memset_d8(layout_.address(base, layout_.status), 0,
                                 sizeof(device::StatusBlock), nullptr),
@@ -187,7 +186,7 @@ void CudaExecutor::upload_constants() {
   if (!values.empty()) {
     const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
     state_->constants = DeviceBuffer(state_->context, bytes, "constants");
-    const ContextScope scope(*state_->context);
+    const SetupScope scope(*state_->context);
     const Driver& driver = state_->context->driver();
     driver.check(driver.memcpy_host_to_device(state_->constants.address(), values.data(),
                                               values.size() * sizeof(float), nullptr),
@@ -224,6 +223,7 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
   CuStream handle = handle_of(stream);
   refuse_capture(driver, handle, "plan.stream",
                  "a plan outside the graph; the graph's runs read whatever plan is current");
+  refuse_foreign_stream(*state_->context, handle, "plan.stream");
   if (static_cast<std::int64_t>(plan.words.size()) > bounds_.plan_words) {
     throw Error(ErrorCode::kInternal, "plan words", std::to_string(plan.words.size()),
                 "at most " + std::to_string(bounds_.plan_words));
@@ -275,15 +275,23 @@ bool CudaExecutor::note_capture(const RunArgs& args, CuStream stream) {
   CuCaptureStatus status = CuCaptureStatus::kNone;
   std::uint64_t id = 0;
   CuGraph graph = nullptr;
-  driver.check(driver.stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr),
-               "cuStreamGetCaptureInfo");
+  check_capture_query(
+      driver, driver.stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr),
+      "cuStreamGetCaptureInfo", "run.stream");
   if (status == CuCaptureStatus::kInvalidated) {
     throw Error(ErrorCode::kMismatch, "run.stream", "a capture that an earlier call invalidated",
                 "a valid capture");
   }
   if (status == CuCaptureStatus::kNone) return false;
-  std::shared_ptr<Capture> capture = captures_.empty() ? nullptr : captures_.back().lock();
-  if (capture == nullptr || capture->id != id) {
+  if (checked_) refuse_checked_capture(driver, stream);
+  // The latest first: captures rarely take turns.
+  std::shared_ptr<Capture> capture;
+  for (auto known = captures_.rbegin(); known != captures_.rend(); ++known) {
+    capture = known->lock();
+    if (capture != nullptr && capture->id == id) break;
+    capture.reset();
+  }
+  if (capture == nullptr) {
     capture = std::make_shared<Capture>();
     capture->id = id;
     capture->state = state_;
@@ -466,7 +474,7 @@ void CudaExecutor::forget_worker_times(CuStream stream) const {
 }
 
 void CudaExecutor::status(Stream stream) {
-  const ContextScope scope(*state_->context);
+  const SetupScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
   refuse_capture(
       driver, handle_of(stream), "status.stream",
@@ -492,7 +500,7 @@ std::vector<WorkerTime> CudaExecutor::worker_times() const {
   std::vector<WorkerTime> times;
   if (!measured_) return times;
   std::vector<std::uint64_t> raw(worker_time_count());
-  const ContextScope scope(*state_->context);
+  const SetupScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
   driver.check(driver.context_synchronize(), "cuCtxSynchronize");
   driver.check(driver.memcpy_device_to_host(
@@ -518,8 +526,9 @@ std::vector<std::int32_t> CudaExecutor::read_i32(const Tensor& tensor, Stream st
   std::vector<std::int32_t> values(static_cast<std::size_t>(tensor.size()));
   if (values.empty()) return values;
   check_device_address(*state_->context, "i32 operand", tensor.data, sizeof(std::int32_t));
-  const ContextScope scope(*state_->context);
+  const SetupScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
+  refuse_checked_capture(driver, handle_of(stream));
   driver.check(
       driver.memcpy_device_to_host(values.data(), reinterpret_cast<CuDevicePtr>(tensor.data),
                                    values.size() * sizeof(std::int32_t), handle_of(stream)),

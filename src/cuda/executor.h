@@ -103,6 +103,7 @@ class CudaExecutor final : public Executor {
   WorkspaceLayout layout_;
   bool canonical_ = false;
   bool measured_ = false;
+  bool checked_ = false;
   int widest_grid_ = 1;  // workers per tile class in the table of times
   KnownAddresses known_addresses_;
   TensorMaps tensor_maps_;

@@ -17,6 +17,8 @@
 #include "cuda/kernels/common/op_params.h"
 #include "cuda/operands.h"
 #include "cuda/rope_table.h"
+#include "cuda/setup_scope.h"
+#include "cuda/stream_checks.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
@@ -251,8 +253,9 @@ class CudaOperations final : public Operations {
     }
     const std::vector<float> turns = rope_turns(rope, head_dim);
     if (turns.empty()) return nullptr;
-    const ContextScope scope(*context_);
+    const SetupScope scope(*context_);
     refuse_in_capture(stream);
+    require_legacy_stream(*context_, "rope table");
     const std::size_t bytes = turns.size() * sizeof(float);
     RopeTable table{rope, head_dim,
                     DeviceBuffer(context_, static_cast<std::int64_t>(bytes), "rope table")};
@@ -266,14 +269,9 @@ class CudaOperations final : public Operations {
 
   /// Loading code or a table would allocate and wait, and thereby end the caller's capture.
   void refuse_in_capture(CuStream stream) const {
-    CuCaptureStatus status = CuCaptureStatus::kNone;
-    context_->driver().check(context_->driver().stream_is_capturing(stream, &status),
-                             "cuStreamIsCapturing");
-    if (status == CuCaptureStatus::kNone) return;
-    throw Error(ErrorCode::kMismatch, "stream",
-                "a stream that is being captured, by the first call of its kind",
-                "a call with these dtypes and options outside a capture first, which loads what it "
-                "needs");
+    refuse_capture(context_->driver(), stream, "stream",
+                   "a call with these dtypes and options outside a capture first, which loads what "
+                   "it needs");
   }
 
   void keep_alive_if_captured(CuStream stream) {
@@ -281,8 +279,9 @@ class CudaOperations final : public Operations {
     CuCaptureStatus status = CuCaptureStatus::kNone;
     std::uint64_t id = 0;
     CuGraph graph = nullptr;
-    driver.check(driver.stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr),
-                 "cuStreamGetCaptureInfo");
+    check_capture_query(
+        driver, driver.stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr),
+        "cuStreamGetCaptureInfo", "stream");
     if (status != CuCaptureStatus::kActive) return;
     const std::lock_guard lock(loaded_->mutex);
     if (loaded_->last_capture == id) return;

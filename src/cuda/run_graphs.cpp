@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cuda/relaxed_capture.h"
+#include "cuda/setup_scope.h"
 
 namespace plait::cuda {
 
@@ -27,13 +27,13 @@ RunGraphs::RunGraphs(std::shared_ptr<DeviceContext> context, std::int32_t most)
 RunGraphs::~RunGraphs() { clear(); }
 
 void RunGraphs::clear() noexcept {
-  const Driver& driver = context_->driver();
-  if (entries_.empty() || driver.context_push(context_->handle()) != kCuSuccess) return;
-  for (const Entry& entry : entries_) driver.graph_exec_destroy(entry.exec);
+  if (entries_.empty()) return;
+  const TeardownScope scope(*context_);
+  if (!scope) return;
+  for (const Entry& entry : entries_) context_->driver().graph_exec_destroy(entry.exec);
   entries_.clear();
+  unproven_ = 0;
   rebuild_index();
-  CuContext popped = nullptr;
-  driver.context_pop(&popped);
 }
 
 std::uint64_t RunGraphs::hash_of(const RunKey& key) noexcept {
@@ -46,6 +46,8 @@ CuGraphExec RunGraphs::find(const RunKey& key, std::uint64_t hash) noexcept {
     // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): padding is copied with its object
     if (entry.hash != hash || std::memcmp(&entry.key, &key, sizeof(key)) != 0) continue;
     entry.last_used = plans_;
+    if (!entry.proven) --unproven_;
+    entry.proven = true;
     return entry.exec;
   }
   return nullptr;
@@ -61,6 +63,7 @@ void RunGraphs::note(const RunKey& key, std::uint64_t hash) noexcept {
     return;
   }
   if (wanted_.size() == kMadePerPlan || plans_ < retry_at_) return;
+  if (unproven_ >= kMostUnproven && plans_ < unproven_until_) return;
   if (std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& w) { return w.hash == hash; }))
     return;
   Wanted& wanted = wanted_.emplace_back();
@@ -71,38 +74,50 @@ void RunGraphs::note(const RunKey& key, std::uint64_t hash) noexcept {
 void RunGraphs::make(const Build& build) noexcept {
   ++plans_;
   if (wanted_.empty()) return;
+  const TeardownScope scope(*context_);
+  if (!scope) return;
   for (const Wanted& wanted : wanted_) {
     Entry* replaced = nullptr;
-    if (entries_.size() == most_) {
-      replaced = longest_idle();
-      if (replaced == nullptr) break;
+    const bool unproven = unproven_ >= kMostUnproven;
+    if (unproven || entries_.size() == most_) {
+      replaced = longest_unused(unproven);
+      // Until one may be replaced, plans need not look for it again.
+      std::int64_t& until = unproven ? unproven_until_ : retry_at_;
+      until = replaced->last_used + kIdlePlans;
+      if (plans_ <= until) break;
     }
     CuGraphExec exec = make_one(wanted.key, build);
     if (exec == nullptr) {
       retry_at_ = plans_ + kIdlePlans;
       break;
     }
-    if (replaced != nullptr) context_->driver().graph_exec_destroy(replaced->exec);
+    if (replaced != nullptr) {
+      context_->driver().graph_exec_destroy(replaced->exec);
+      if (!replaced->proven) --unproven_;
+    }
     Entry& entry = replaced != nullptr ? *replaced : entries_.emplace_back();
     entry.hash = wanted.hash;
     entry.exec = exec;
     entry.last_used = plans_;
+    entry.proven = false;
+    ++unproven_;
     std::memcpy(&entry.key, &wanted.key, sizeof(wanted.key));
   }
   wanted_.clear();
   rebuild_index();
 }
 
-RunGraphs::Entry* RunGraphs::longest_idle() noexcept {
-  Entry& oldest =
-      *std::min_element(entries_.begin(), entries_.end(),
-                        [](const Entry& a, const Entry& b) { return a.last_used < b.last_used; });
-  return plans_ - oldest.last_used > kIdlePlans ? &oldest : nullptr;
+RunGraphs::Entry* RunGraphs::longest_unused(bool unproven) noexcept {
+  Entry* longest = nullptr;
+  for (Entry& entry : entries_) {
+    if (unproven && entry.proven) continue;
+    if (longest == nullptr || entry.last_used < longest->last_used) longest = &entry;
+  }
+  return longest;
 }
 
 CuGraphExec RunGraphs::make_one(const RunKey& key, const Build& build) const noexcept {
   try {
-    const RelaxedCapture relaxed(context_->driver());
     KernelGraph graph(context_->driver());
     build(key, graph);
     return graph.instantiate();

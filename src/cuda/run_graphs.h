@@ -37,6 +37,9 @@ class RunGraphs {
   /// Plans after which a graph that no run launched gives its place to another run's, and after
   /// which graphs are tried again when the driver refused one.
   static constexpr std::int64_t kIdlePlans = 1024;
+  /// How many graphs that no run launched yet there are at most: as many as tensors leave behind
+  /// that come back once and then move on.
+  static constexpr std::size_t kMostUnproven = 32;
 
   /// Room for `most` graphs; 0: there are none.
   RunGraphs(std::shared_ptr<DeviceContext> context, std::int32_t most);
@@ -59,7 +62,7 @@ class RunGraphs {
   void note(const RunKey& key, std::uint64_t hash) noexcept;
 
   /// Makes graphs that runs asked for, once per plan. What the driver refuses, such as for want of
-  /// memory, stays launches: this does not throw. The context must be current.
+  /// memory, stays launches: this does not throw.
   void make(const Build& build) noexcept;
 
  private:
@@ -67,6 +70,7 @@ class RunGraphs {
     std::uint64_t hash = 0;
     CuGraphExec exec = nullptr;
     std::int64_t last_used = 0;  // plan
+    bool proven = false;         // launched
     RunKey key{};
   };
   struct Wanted {
@@ -79,8 +83,8 @@ class RunGraphs {
   using SeenSet = std::array<std::uint64_t, 8>;
   static constexpr std::size_t kSeenSets = 128;  // power of two
 
-  /// The graph that was not launched for longest, if for kIdlePlans; else null.
-  Entry* longest_idle() noexcept;
+  /// Among all, or among those that are unproven; there must be one.
+  Entry* longest_unused(bool unproven) noexcept;
   /// Null if the driver refuses.
   CuGraphExec make_one(const RunKey& key, const Build& build) const noexcept;
   void rebuild_index() noexcept;
@@ -93,7 +97,9 @@ class RunGraphs {
   std::vector<SeenSet> seen_;
   std::vector<Wanted> wanted_;
   std::int64_t plans_ = 0;
-  std::int64_t retry_at_ = 0;  // no graph is made before this plan
+  std::int64_t retry_at_ = 0;  // no run asks for a graph before this plan
+  std::size_t unproven_ = 0;
+  std::int64_t unproven_until_ = 0;  // as long as there are kMostUnproven, the same for this plan
 };
 
 }  // namespace plait::cuda

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "cuda/relaxed_capture.h"
+#include "cuda/setup_scope.h"
 #include "plait/error.h"
 
 namespace plait::cuda {
@@ -13,7 +13,7 @@ StagingRing::StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t ze
                          std::int64_t plan_bytes)
     : context_(std::move(context)), zero_bytes_(zero_bytes) {
   const std::int64_t slot_bytes = zero_bytes + plan_bytes;
-  const ContextScope scope(*context_);
+  const SetupScope scope(*context_);
   const Driver& driver = context_->driver();
   try {
     for (Slot& slot : slots_) {
@@ -34,11 +34,7 @@ StagingRing::StagingRing(std::shared_ptr<DeviceContext> context, std::int64_t ze
 }
 
 StagingRing::~StagingRing() {
-  const Driver& driver = context_->driver();
-  if (driver.context_push(context_->handle()) != kCuSuccess) return;
-  destroy();
-  CuContext popped = nullptr;
-  driver.context_pop(&popped);
+  if (const TeardownScope scope(*context_); scope) destroy();
 }
 
 void StagingRing::destroy() noexcept {
@@ -69,11 +65,10 @@ StagingRing::Slot& StagingRing::next_slot() noexcept {
 std::byte* StagingRing::next() {
   Slot& slot = next_slot();
   if (slot.in_use) {
-    const Driver& driver = context_->driver();
-    const ContextScope scope(*context_);
-    const RelaxedCapture relaxed(driver);
+    const SetupScope scope(*context_);
     reclaim();
     if (slot.in_use) {
+      const Driver& driver = context_->driver();
       driver.check(driver.event_synchronize(slot.copied), "cuEventSynchronize");
       slot.in_use = false;
     }

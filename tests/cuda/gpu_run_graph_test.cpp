@@ -14,6 +14,7 @@
 #include "cuda/gpu_support.h"
 #include "engine/attention_impl.h"
 #include "plait/attention.h"
+#include "plait/error.h"
 #include "support/seed.h"
 
 namespace plait::cuda {
@@ -190,6 +191,75 @@ TEST_P(GpuRunGraphs, CapturesOfOthersAreLeftAlone) {
   }
   o_->download(captured.get());
   EXPECT_EQ(o_->host, expected);
+}
+
+TEST_P(GpuRunGraphs, AttentionsComeAndGoBesideCaptures) {
+  std::mt19937_64 random(11);
+  const TestStream stream(context_);
+  const TestStream captured(context_);
+  OwnedBatch batch = paged_batch({{1, 100}, {20, 200}}, kPageSize);
+  shuffle_pages(random, stream.get());
+  Attention launches = attention(0);
+  launches.plan(batch.get(), Stream{stream.get()});
+  const std::vector<std::uint16_t> expected = outputs(launches, batch, stream.get());
+  auto ending = std::make_unique<Attention>(attention({}));
+  ending->plan(batch.get(), Stream{stream.get()});
+  stream.synchronize();
+  CuGraph graph = nullptr;
+  CuGraphExec exec = nullptr;
+  const ContextScope scope(*context_);
+  // Nothing of this is part of the capture, whose mode forbids it to every thread.
+  driver().check(driver().stream_begin_capture(captured.get(), CuCaptureMode::kGlobal), "begin");
+  run_layers(*ending, batch, captured.get());
+  ending.reset();
+  {
+    Attention passing = attention({});
+    for (int round = 0; round < 3; ++round) {
+      passing.plan(batch.get(), Stream{stream.get()});
+      run_layers(passing, batch, stream.get());
+    }
+    passing.status(Stream{stream.get()});
+    EXPECT_EQ(graphs_of(passing), kLayers);
+  }
+  ASSERT_EQ(driver().stream_end_capture(captured.get(), &graph), kCuSuccess);
+  driver().check(driver().graph_instantiate(&exec, graph, 0), "instantiate");
+  o_->poison(0xFF, stream.get());
+  stream.synchronize();
+  driver().check(driver().graph_launch(exec, captured.get()), "cuGraphLaunch");
+  o_->download(captured.get());
+  EXPECT_EQ(o_->host, expected);
+  driver().graph_exec_destroy(exec);
+  driver().graph_destroy(graph);
+}
+
+TEST_P(GpuRunGraphs, WhatWouldEndACaptureOfAStreamThatWaitsForTheLegacyOneIsRefused) {
+  std::mt19937_64 random(13);
+  const TestStream stream(context_);
+  OwnedBatch batch = paged_batch({{1, 100}}, kPageSize);
+  shuffle_pages(random, stream.get());
+  Attention graphs = attention({});
+  graphs.plan(batch.get(), Stream{stream.get()});
+  stream.synchronize();
+  const ContextScope scope(*context_);
+  CuStream captured = nullptr;
+  driver().check(driver().stream_create(&captured, 0), "stream");
+  driver().check(driver().stream_begin_capture(captured, CuCaptureMode::kGlobal), "begin");
+  try {
+    attention({});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_EQ(error.field(), "attention");
+  }
+  EXPECT_THROW(graphs.plan(batch.get()), Error);
+  EXPECT_THROW(run_layers(graphs, batch, nullptr), Error);
+  EXPECT_THROW(graphs.status(), Error);
+  EXPECT_NO_THROW(graphs.plan(batch.get(), Stream{stream.get()}));
+  EXPECT_NO_THROW(run_layers(graphs, batch, stream.get()));
+  CuGraph graph = nullptr;
+  EXPECT_EQ(driver().stream_end_capture(captured, &graph), kCuSuccess);
+  driver().graph_destroy(graph);
+  driver().stream_destroy(captured);
 }
 
 TEST_P(GpuRunGraphs, MayEndWhileTheyRun) {

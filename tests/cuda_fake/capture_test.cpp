@@ -28,6 +28,35 @@ TEST_F(FakeExecutor, PlanInsideACaptureIsRefusedAndHarmsNothing) {
   driver.stream_destroy(stream);
 }
 
+TEST_F(FakeExecutor, RunInACaptureThatIsInvalidIsRefusedByName) {
+  make_context();
+  make_operands();
+  const auto executor = make_executor();
+  executor->upload(plan({1}, 8), {});
+  CuStream stream = make_stream();
+  const Driver& driver = context_->driver();
+  driver.check(driver.stream_begin_capture(stream, CuCaptureMode::kThreadLocal), "begin");
+  CuDevicePtr memory = 0;
+  {
+    const ContextScope scope(*context_);
+    EXPECT_NE(driver.mem_alloc(&memory, 256), kCuSuccess) << "what no capture survives";
+  }
+  args_.stream.handle = stream;
+  try {
+    executor->run(args_);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_EQ(error.field(), "run.stream");
+  }
+  EXPECT_TRUE(executor->living_captures().empty());
+  CuGraph graph = nullptr;
+  EXPECT_NE(driver.stream_end_capture(stream, &graph), kCuSuccess);
+  args_.stream.handle = nullptr;
+  EXPECT_NO_THROW(executor->run(args_));
+  driver.stream_destroy(stream);
+}
+
 TEST_F(FakeExecutor, GraphOwnsTheWorkspaceUntilItEnds) {
   make_context();
   make_operands();
@@ -60,6 +89,34 @@ TEST_F(FakeExecutor, GraphOwnsTheWorkspaceUntilItEnds) {
   driver.stream_destroy(stream);
   release_all();
   EXPECT_EQ(fake_state().alive(), 0u);
+}
+
+TEST_F(FakeExecutor, CapturesThatTakeTurnsAreTwo) {
+  make_context();
+  make_operands();
+  const auto executor = make_executor();
+  executor->upload(plan({1}, 8), {});
+  const Driver& driver = context_->driver();
+  CuStream streams[] = {make_stream(), make_stream()};
+  for (CuStream stream : streams) {
+    driver.check(driver.stream_begin_capture(stream, CuCaptureMode::kThreadLocal), "begin");
+  }
+  for (int layer = 0; layer < 3; ++layer) {
+    for (CuStream stream : streams) {
+      args_.stream.handle = stream;
+      executor->run(args_);
+    }
+  }
+  EXPECT_EQ(executor->living_captures().size(), 2u);
+  EXPECT_EQ(fake_state().user_objects.size(), 2u);
+  std::size_t left = 2;
+  for (CuStream stream : streams) {
+    CuGraph graph = nullptr;
+    driver.check(driver.stream_end_capture(stream, &graph), "end");
+    driver.graph_destroy(graph);
+    EXPECT_EQ(executor->living_captures().size(), --left);
+    driver.stream_destroy(stream);
+  }
 }
 
 TEST_F(FakeExecutor, PlanThatALivingGraphCannotServeIsRefused) {

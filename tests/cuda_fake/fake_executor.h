@@ -77,7 +77,7 @@ class FakeExecutor : public testing::Test {
     for (const int q_tile : {16, 64}) {
       const CompileUnit unit =
           make_compile_unit(FakeFamily::key_of_tile(q_tile), Arch{90, 'a'}, {}, sources);
-      disk.get_or_build(disk_key(unit, kCompiler), [&] {
+      disk.get_or_build(disk_key(unit, {kCompiler}), [&] {
         CompiledKernel kernel;
         kernel.symbol = unit.symbol;
         kernel.cubin = {'c', 'o', 'd', 'e'};
@@ -143,10 +143,10 @@ class FakeExecutor : public testing::Test {
     args_.page_ids = std::span<const Tensor>(&ids_, 1);
   }
 
-  CuStream make_stream() {
+  CuStream make_stream(unsigned flags = kCuStreamNonBlocking) {
     CuStream stream = nullptr;
     const ContextScope scope(*context_);
-    context_->driver().check(context_->driver().stream_create(&stream, 0), "stream");
+    context_->driver().check(context_->driver().stream_create(&stream, flags), "stream");
     return stream;
   }
 
@@ -155,6 +155,42 @@ class FakeExecutor : public testing::Test {
     memory_ = DeviceBuffer();
     context_.reset();
     release_parked();
+  }
+
+  /// Lets call 1, 2, ... of the driver fail while `work` runs, until a round gets through without:
+  /// each failure has to be reported, by code and field, and to leave nothing behind. Destructors
+  /// have nobody to tell and are left out.
+  template <class Work>
+  void expect_every_failure_is_reported(int at_least, const Work& work) {
+    int failures = 0;
+    for (std::int64_t fail_at = 1;; ++fail_at) {
+      ASSERT_LT(fail_at, 1000);
+      fake_state() = fake::State();
+      fake_state().fail_at = fail_at;
+      bool failed = false;
+      bool reached = true;
+      try {
+        make_context();
+        make_operands();
+        work([&] {
+          reached = fake_state().calls >= fail_at;
+          fake_state().fail_at = 0;
+        });
+      } catch (const Error& error) {
+        failed = true;
+        EXPECT_TRUE(error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kBackend)
+            << error.what();
+        EXPECT_FALSE(error.field().empty()) << error.what();
+      }
+      EXPECT_TRUE(fake_state().context_stack.empty()) << "call " << fail_at;
+      fake_state().fail_at = 0;
+      release_all();
+      EXPECT_EQ(fake_state().alive(), 0U) << "after call " << fail_at << " failed";
+      EXPECT_EQ(failed, reached) << "call " << fail_at;
+      if (!reached) break;
+      ++failures;
+    }
+    EXPECT_GT(failures, at_least);
   }
 
   test::TemporaryDirectory directory_;

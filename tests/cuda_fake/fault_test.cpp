@@ -10,42 +10,13 @@ namespace plait::cuda {
 namespace {
 
 TEST_F(FakeExecutor, EveryFailingCallIsReportedAndLeaksNothing) {
-  // Call number 1, 2, ... fails, until a round gets through without a failure.
-  int failures = 0;
-  for (std::int64_t fail_at = 1;; ++fail_at) {
-    ASSERT_LT(fail_at, 1000);
-    fake_state() = fake::State();
-    fake_state().fail_at = fail_at;
-    bool failed = false;
-    bool reached = true;
-    try {
-      make_context();
-      make_operands();
-      const auto executor = make_executor();
-      executor->upload(plan({1, 64}, 8), {});
-      executor->run(args_);
-      executor->status({});
-      // Destructors have nobody to tell and are left out.
-      reached = fake_state().calls >= fail_at;
-      fake_state().fail_at = 0;
-    } catch (const Error& error) {
-      failed = true;
-      EXPECT_TRUE(error.code() == ErrorCode::kOutOfMemory || error.code() == ErrorCode::kBackend)
-          << error.what();
-      EXPECT_FALSE(error.field().empty());
-    }
-    EXPECT_TRUE(fake_state().context_stack.empty()) << "call " << fail_at;
-    fake_state().fail_at = 0;
-    release_all();
-    EXPECT_EQ(fake_state().alive(), 0u) << "after call " << fail_at << " failed";
-    if (!reached) {
-      EXPECT_FALSE(failed);
-      break;
-    }
-    EXPECT_TRUE(failed) << "call " << fail_at << " failed and nobody noticed";
-    ++failures;
-  }
-  EXPECT_GT(failures, 20);
+  expect_every_failure_is_reported(20, [&](const auto& through) {
+    const auto executor = make_executor();
+    executor->upload(plan({1, 64}, 8), {});
+    executor->run(args_);
+    executor->status({});
+    through();
+  });
 }
 
 TEST_F(FakeExecutor, CallersContextIsCurrentAfterEveryCall) {

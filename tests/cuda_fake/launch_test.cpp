@@ -1,6 +1,7 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
 // What a run launches, and what it checks before.
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -162,6 +163,39 @@ TEST_F(FakeExecutor, OperandsAreCheckedForDeviceAndAlignment) {
       refusal([&](RunArgs& args) { args.v.data = static_cast<std::uint16_t*>(args.v.data) + 1; }),
       "v");
   EXPECT_EQ(refusal([&](RunArgs& args) { args.o.strides[1] = 65; }), "o.strides[1]");
+  // What may be absent is read element by element.
+  Tensor bad = Tensor::contiguous(host.data(), DType::kI32, {kPages}, {DeviceKind::kCpu, 0});
+  const auto misaligned = [&](Tensor tensor) {
+    tensor.data = reinterpret_cast<char*>(args_.q.data) + 2;
+    return tensor;
+  };
+  struct Operand {
+    const char* name;
+    std::function<void(RunArgs&, const Tensor&)> set;
+  };
+  const Operand operands[] = {
+      {"page_ids",
+       [](RunArgs& args, const Tensor& t) {
+         args.page_ids = {&t, 1};
+       }},
+      {"positions",
+       [](RunArgs& args, const Tensor& t) {
+         args.positions = {&t, 1};
+       }},
+      {"lse", [](RunArgs& args, const Tensor& t) { args.lse = t; }},
+      {"k_scales", [](RunArgs& args, const Tensor& t) { args.k_scales = t; }},
+      {"v_scales", [](RunArgs& args, const Tensor& t) { args.v_scales = t; }},
+      {"alibi_slopes", [](RunArgs& args, const Tensor& t) { args.alibi_slopes = t; }},
+      {"sink", [](RunArgs& args, const Tensor& t) { args.sink = t; }},
+      {"q_rope_positions", [](RunArgs& args, const Tensor& t) { args.q_rope_positions = t; }},
+      {"k_rope_positions", [](RunArgs& args, const Tensor& t) { args.k_rope_positions = t; }}};
+  for (const Operand& operand : operands) {
+    EXPECT_EQ(refusal([&](RunArgs& args) { operand.set(args, bad); }), operand.name) << "host";
+    const Tensor shifted = misaligned(bad);
+    EXPECT_EQ(refusal([&](RunArgs& args) { operand.set(args, shifted); }), operand.name)
+        << "misaligned";
+  }
+  EXPECT_EQ(refusal([&](RunArgs& args) { args.custom_mask = bad; }), "custom_mask");
   EXPECT_EQ(fake_state().launches.size(), before) << "refused before anything was launched";
   EXPECT_EQ(refusal([](RunArgs&) {}), "accepted");
 }

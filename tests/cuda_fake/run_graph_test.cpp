@@ -112,6 +112,37 @@ TEST_F(RunGraph, OperandsThatMoveEveryStepLeaveNothing) {
   EXPECT_EQ(fake_state().graph_execs, 0u);
 }
 
+TEST_F(RunGraph, OperandsThatComeBackOnceLeaveFew) {
+  const auto executor = make_executor();
+  // Each output is met by two steps, which asks for a graph, and by no other.
+  std::int64_t steps = 0;
+  const auto moving_steps = [&](std::int64_t count) {
+    for (const std::int64_t end = steps + count; steps < end; ++steps) {
+      step(*executor, {1, 1}, 64 + steps / 2);
+    }
+  };
+  moving_steps(400);
+  EXPECT_EQ(fake_state().graph_execs, RunGraphs::kMostUnproven);
+  EXPECT_EQ(counts(), (Counts{400, 0}));
+  moving_steps(RunGraphs::kIdlePlans);
+  EXPECT_EQ(fake_state().graph_execs, RunGraphs::kMostUnproven);
+  EXPECT_EQ(counts(), (Counts{RunGraphs::kIdlePlans, 0}));
+  // Those that stay get theirs when the unproven ones have been idle for long, and then at once.
+  constexpr int kLayers = 50;
+  const auto steps_of_layers = [&](std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      executor->upload(plan({1, 1}, 8), {});
+      for (int layer = 0; layer < kLayers; ++layer) run(*executor, layer);
+    }
+  };
+  steps_of_layers(RunGraphs::kIdlePlans + kLayers);
+  counts();
+  steps_of_layers(1);
+  EXPECT_EQ(counts(), (Counts{0, kLayers}));
+  EXPECT_EQ(fake_state().graph_execs, static_cast<std::size_t>(executor->num_run_graphs()));
+  EXPECT_LT(fake_state().graph_execs, kLayers + RunGraphs::kMostUnproven);
+}
+
 TEST_F(RunGraph, WhateverARunIsGivenDistinguishesIt) {
   const auto executor = make_executor();
   for (int i = 0; i < 3; ++i) step(*executor, {1, 1});

@@ -69,9 +69,8 @@ TEST_F(FakeExecutor, UploadZeroesTheCountersOfItsMerges) {
       executor->run(args_);
       const std::int32_t* words = params_of(fake_state().launches.back()).plan;
       EXPECT_EQ(std::memcmp(words, current.words.data(), current.words.size_bytes()), 0);
-      const auto* header = reinterpret_cast<const device::PlanHeader*>(words);
       const auto* group =
-          reinterpret_cast<const device::GroupHeader*>(words + header->group_offset[0]);
+          reinterpret_cast<const device::GroupHeader*>(words + device::group_header_offset(0));
       ASSERT_GT(group->num_counters, 0);
       auto* counters = const_cast<std::int32_t*>(words) - layout.counters_bytes() / 4;
       for (std::int32_t i = 0; i < group->num_counters; ++i) ASSERT_EQ(counters[i], 0) << i;
@@ -128,6 +127,33 @@ TEST_F(FakeExecutor, PlanOfAnotherSpecIsRefused) {
     EXPECT_EQ(error.field(), "plan");
   }
   EXPECT_NO_THROW(executor->run(args_)) << "the plan before is still there";
+}
+
+TEST_F(FakeExecutor, StreamOfAnotherDeviceIsRefusedBeforeAnythingIsCopied) {
+  make_context();
+  make_operands();
+  const auto executor = make_executor();
+  executor->upload(plan({1}, 4), {});
+  executor->run(args_);
+  const LaunchedParams params = params_of(fake_state().launches.back());
+  const std::vector<std::int32_t> words(params.plan, params.plan + 64);
+  CuStream foreign = nullptr;
+  {
+    const auto other = DeviceContext::get(1);
+    const ContextScope scope(*other);
+    context_->driver().check(context_->driver().stream_create(&foreign, 0), "stream");
+  }
+  try {
+    executor->upload(plan({3, 1}, 8), Stream{foreign});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.field(), "plan.stream");
+    EXPECT_EQ(error.value(), "a stream of cuda:1");
+  }
+  EXPECT_TRUE(std::equal(words.begin(), words.end(), params.plan)) << "the plan before is there";
+  EXPECT_TRUE(fake_state().context_stack.empty());
+  context_->driver().stream_destroy(foreign);
 }
 
 }  // namespace

@@ -3,11 +3,14 @@
 // What the tool does with a GPU, and says of one that it cannot use, with the emulator in its
 // place.
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/temporary_directory.h"
@@ -168,6 +171,35 @@ TEST_F(ToolOnAGpu, EvalNeedsNoCompilerOnceTheCacheIsFilled) {
   expect_refused(run(other), "device.index: got 2, expected 0..1");
 }
 
+TEST_F(ToolOnAGpu, ACompilerNewerThanTheDriverIsNotUsedNorWhatItMade) {
+  const std::string older = "PLAIT_EMULATED_DRIVER=12040";
+  const std::vector<std::string> eval = {"eval", problem(), "--device",
+                                         "cuda", "--out",   path("out")};
+  Ran ran = run({"info"}, {kNvrtc, older});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_TRUE(has_line(ran.out,
+                       "libnvrtc +off: .*NVRTC 13.0 is newer than the driver, which "
+                       "supports CUDA 12.4"))
+      << ran.out;
+  ASSERT_EQ(run(eval).code, 0) << "fills the cache";
+  fs::remove(path("out"));
+  expect_refused(run(eval, {kNvrtc, older}), "NVRTC 13.0 is newer than the driver");
+  EXPECT_FALSE(fs::exists(path("out")));
+}
+
+TEST_F(ToolOnAGpu, WithoutADriverTheFileThatDidNotOpenIsNamed) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"eval", problem(), "--device", "cuda", "--out", path("out")},
+        {"check", "--device", "cuda", "--count", "1"},
+        {"replay", "--device", "cuda", "--limit", "1"},
+        {"bench", "--device", "cuda", "decode"},
+        {"explain", problem(), "--device", "cuda", "--measured", "--why"}}) {
+    expect_refused(test::Tool(words, {kNvrtc, "PLAIT_LIBCUDA=/no/such/libcuda.so"}).finish(),
+                   "/no/such/libcuda.so");
+  }
+  EXPECT_FALSE(fs::exists(path("out")));
+}
+
 TEST_F(ToolOnAGpu, WhatAFamilyOrDeviceDoesNotServeIsNamed) {
   std::vector<std::string> eval = {"eval", problem(), "--device", "cuda", "--family", "hopper"};
   expect_refused(run(eval), "hopper: ");
@@ -199,6 +231,31 @@ TEST_F(ToolOnAGpu, ExplainMeasuresInsideTheKernel) {
   ASSERT_TRUE(std::regex_search(ran.out, floor, std::regex(R"(floor +([0-9.]+) [mu]s)")))
       << ran.out;
   EXPECT_GT(std::stod(floor[1]), 0.0) << "no worker recorded its time";
+}
+
+TEST_F(ToolOnAGpu, MemoryThatThereIsNotIsNamed) {
+  const Ran ran =
+      test::Tool::shell("ulimit -v 600000; PLAIT_CACHE_DIR=" + path("cache") + " " + kLibCuda +
+                        " " + kNvrtc + " exec \"$PLAIT\" replay " +
+                        "--device cuda --geometry llama-3.1-8b --workload uniform:5:20 --limit 1 " +
+                        "--quiet --json " + path("report"))
+          .finish();
+  expect_refused(ran, "key cache: got 1073741824 bytes on device 0, expected that much free");
+  EXPECT_FALSE(fs::exists(path("report")));
+}
+
+TEST_F(ToolOnAGpu, AnInterruptEndsAReplayWith130AndNoFile) {
+  test::Tool tool({"replay", "--device", "cuda", "--limit", "1000", "--json", path("report")},
+                  {kLibCuda, kNvrtc, "PLAIT_CACHE_DIR=" + path("cache")});
+  for (int i = 0; i < 6000 && tool.err().find("step") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ::kill(tool.process(), SIGINT);
+  const Ran ran = tool.finish();
+  EXPECT_EQ(ran.code, 130) << ran.err;
+  EXPECT_EQ(ran.out, "");
+  EXPECT_NE(ran.err.find("interrupted"), std::string::npos) << ran.err;
+  EXPECT_FALSE(fs::exists(path("report")));
 }
 
 TEST_F(ToolOnAGpu, ReplayReportsStepsOfTheDevice) {

@@ -26,11 +26,12 @@ std::string& last_error() {
   return text;
 }
 
-/// PLAIT_EMULATED_ARCH: 80, or 90 where it is not set.
-int architecture() {
-  const char* text = std::getenv("PLAIT_EMULATED_ARCH");
-  return text == nullptr ? 90 : std::atoi(text);
+int number_in(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
 }
+
+int architecture() { return number_in("PLAIT_EMULATED_ARCH", 90); }
 
 std::size_t object_size(const void* image) {
   const auto* bytes = static_cast<const char*>(image);
@@ -82,6 +83,8 @@ void publish_own_symbols() {
 }
 
 }  // namespace
+
+int driver_version() { return number_in("PLAIT_EMULATED_DRIVER", 13000); }
 
 const char* device_name() { return "Emulated GPU"; }
 

@@ -1,12 +1,12 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// The library of cuda_fake/fake_cuda.h, over a device of fake_device.h. Single-threaded, like what
-// uses it.
+// The library of cuda_fake/fake_cuda.h, over a device of fake_device.h. Threads may take turns.
 #include "cuda_fake/fake_cuda.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "support/fake_device.h"
 
@@ -18,22 +18,31 @@ using namespace plait::cuda;
 
 constexpr int kDevices = 2;
 using fake::kLaunchFailed;
-constexpr CuResult kUnjoined = 904;
+constexpr CuResult kInvalidHandle = 400;
 
 fake::State state;
+
+/// -1: no context is current.
+int current_device() { return state.context_stack.empty() ? -1 : state.context_stack.back(); }
 
 struct Graph {
   std::vector<fake::Work> work;  // in the order in which it was captured or added
   std::vector<void*> user_objects;
   std::set<void*> open_streams;  // forked branches that nobody joined yet
   int references = 1;            // the graph, and what was instantiated from it
+  bool invalid = false;          // a capture that something forbidden ended
 };
 struct Stream {
+  int device = current_device();
+  bool waits_for_legacy = true;
   Graph* capturing = nullptr;
   bool origin = false;
   std::uint64_t id = 0;
+  CuCaptureMode mode{};      // of the capture that began here
+  std::thread::id thread{};  // where it began
 };
 struct Event {
+  int device = current_device();
   Graph* recorded_in = nullptr;
   Stream* stream = nullptr;
 };
@@ -44,12 +53,16 @@ struct UserObject {
 
 int contexts[kDevices];  // their addresses are the handles
 std::uint64_t next_capture = 1;
+thread_local CuCaptureMode thread_mode = CuCaptureMode::kGlobal;
 
 /// Counts a call that may fail; true if it shall.
 bool injected() { return ++state.calls == state.fail_at; }
 
 int device_of(CuContext context) {
   return static_cast<int>(reinterpret_cast<int*>(context) - contexts);
+}
+CuContext context_of(int device) {
+  return device < 0 ? nullptr : reinterpret_cast<CuContext>(&contexts[device]);
 }
 
 template <typename T, typename Handle>
@@ -85,8 +98,50 @@ bool is_captured(CuStream stream) {
   return stream != nullptr && stream_of(stream)->capturing != nullptr;
 }
 
+CuCaptureStatus capture_status(CuStream stream) {
+  if (!is_captured(stream)) return CuCaptureStatus::kNone;
+  return stream_of(stream)->capturing->invalid ? CuCaptureStatus::kInvalidated
+                                               : CuCaptureStatus::kActive;
+}
+
+/// For calls that the driver calls potentially unsafe: true if a capture of this thread or, in
+/// global mode, of another forbids them; that capture is invalid then. As
+/// cuThreadExchangeStreamCaptureMode documents it, for calls of which a driver of CUDA 13.0 was
+/// seen to do so.
+bool forbidden() {
+  if (thread_mode == CuCaptureMode::kRelaxed) return false;
+  bool found = false;
+  for (void* entry : state.streams) {
+    auto* stream = static_cast<Stream*>(entry);
+    if (stream->capturing == nullptr || !stream->origin) continue;
+    const bool own = stream->thread == std::this_thread::get_id();
+    const bool forbids =
+        own ? stream->mode != CuCaptureMode::kRelaxed
+            : stream->mode == CuCaptureMode::kGlobal && thread_mode == CuCaptureMode::kGlobal;
+    if (!forbids) continue;
+    stream->capturing->invalid = true;
+    found = true;
+  }
+  return found;
+}
+
+/// Whether `stream` is the legacy one while a capture of a stream that waits for it forbids its
+/// use, in whatever mode. `harm`: that capture is invalid then.
+bool implicit(CuStream stream, bool harm = true) {
+  if (stream != nullptr) return false;
+  bool found = false;
+  for (void* entry : state.streams) {
+    auto* other = static_cast<Stream*>(entry);
+    if (other->capturing == nullptr || !other->waits_for_legacy) continue;
+    if (harm) other->capturing->invalid = true;
+    found = true;
+  }
+  return found;
+}
+
 /// Streams do their work at once; a captured one keeps it for the graph's launches.
 CuResult submit(CuStream stream, fake::Work work) {
+  if (implicit(stream)) return kCuErrorStreamCaptureImplicit;
   if (!is_captured(stream)) return work();
   stream_of(stream)->capturing->work.push_back(std::move(work));
   return kCuSuccess;
@@ -100,7 +155,7 @@ extern "C" __attribute__((visibility("default"))) fake::State* plait_fake_cuda_s
 
 PLAIT_FAKE cuInit(unsigned) { return kCuSuccess; }
 PLAIT_FAKE cuDriverGetVersion(int* version) {
-  *version = 13000;
+  *version = fake::driver_version();
   return kCuSuccess;
 }
 PLAIT_FAKE cuGetErrorName(CuResult, const char** name) {
@@ -152,13 +207,17 @@ PLAIT_FAKE cuCtxPopCurrent_v2(CuContext*) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuCtxGetCurrent(CuContext* context) {
-  *context = state.context_stack.empty()
-                 ? nullptr
-                 : reinterpret_cast<CuContext>(&contexts[state.context_stack.back()]);
+  *context = context_of(current_device());
+  return kCuSuccess;
+}
+PLAIT_FAKE cuCtxGetDevice(CuDevice* device) {
+  *device = current_device();
   return kCuSuccess;
 }
 PLAIT_FAKE cuCtxSetCurrent(CuContext) { return kCuErrorInvalidValue; }
-PLAIT_FAKE cuCtxSynchronize() { return kCuSuccess; }
+PLAIT_FAKE cuCtxSynchronize() {
+  return forbidden() ? kCuErrorStreamCaptureUnsupported : kCuSuccess;
+}
 PLAIT_FAKE cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) {
   *free_bytes = *total = std::size_t{1} << 30;
   return kCuSuccess;
@@ -167,6 +226,7 @@ PLAIT_FAKE cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total) {
 PLAIT_FAKE cuMemAlloc_v2(CuDevicePtr* address, std::size_t bytes) {
   if (injected()) return kCuErrorOutOfMemory;
   if (state.context_stack.empty()) return kCuErrorInvalidValue;
+  if (forbidden()) return kCuErrorStreamCaptureUnsupported;
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   if (memory == nullptr) return kCuErrorOutOfMemory;
   std::memset(memory, 0xFF, bytes);  // NaN in every type
@@ -176,6 +236,7 @@ PLAIT_FAKE cuMemAlloc_v2(CuDevicePtr* address, std::size_t bytes) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuMemFree_v2(CuDevicePtr address) {
+  if (forbidden()) return kCuErrorStreamCaptureUnsupported;
   if (state.device_memory.erase(static_cast<std::uintptr_t>(address)) == 0) {
     return kCuErrorInvalidValue;
   }
@@ -184,11 +245,13 @@ PLAIT_FAKE cuMemFree_v2(CuDevicePtr address) {
 }
 PLAIT_FAKE cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   if (injected()) return kCuErrorOutOfMemory;
+  if (forbidden()) return kCuErrorStreamCaptureUnsupported;
   *memory = std::malloc(bytes);
   state.host_memory.insert(*memory);
   return kCuSuccess;
 }
 PLAIT_FAKE cuMemFreeHost(void* memory) {
+  if (forbidden()) return kCuErrorStreamCaptureUnsupported;
   if (state.host_memory.erase(memory) == 0) return kCuErrorInvalidValue;
   std::free(memory);
   return kCuSuccess;
@@ -257,6 +320,7 @@ PLAIT_FAKE cuModuleLoadData(CuModule* module, const void* image) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuModuleUnload(CuModule module) {
+  if (forbidden()) return kCuErrorStreamCaptureUnsupported;
   if (state.modules.erase(module) == 0) return kCuErrorInvalidValue;
   fake::unload_module(module);
   return kCuSuccess;
@@ -287,11 +351,17 @@ PLAIT_FAKE cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction function, v
                 fake::prepare_launch(*config, function, arguments, is_captured(config->stream)));
 }
 
-PLAIT_FAKE cuStreamCreate(CuStream* stream, unsigned) {
-  return create<Stream>(state.streams, stream);
+PLAIT_FAKE cuStreamCreate(CuStream* stream, unsigned flags) {
+  const CuResult result = create<Stream>(state.streams, stream);
+  if (result == kCuSuccess) stream_of(*stream)->waits_for_legacy = flags != kCuStreamNonBlocking;
+  return result;
 }
 PLAIT_FAKE cuStreamDestroy_v2(CuStream stream) { return destroy<Stream>(state.streams, stream); }
-PLAIT_FAKE cuStreamSynchronize(CuStream) { return injected() ? kLaunchFailed : kCuSuccess; }
+PLAIT_FAKE cuStreamSynchronize(CuStream stream) {
+  if (injected()) return kLaunchFailed;
+  if (implicit(stream)) return kCuErrorStreamCaptureImplicit;
+  return forbidden() ? kCuErrorStreamCaptureUnsupported : kCuSuccess;
+}
 PLAIT_FAKE cuStreamWaitEvent(CuStream handle, CuEvent event_handle, unsigned) {
   if (injected()) return kLaunchFailed;
   auto* event = reinterpret_cast<Event*>(event_handle);
@@ -307,14 +377,17 @@ PLAIT_FAKE cuStreamWaitEvent(CuStream handle, CuEvent event_handle, unsigned) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuStreamIsCapturing(CuStream stream, CuCaptureStatus* status) {
-  *status = is_captured(stream) ? CuCaptureStatus::kActive : CuCaptureStatus::kNone;
+  if (implicit(stream, false)) return kCuErrorStreamCaptureImplicit;
+  *status = capture_status(stream);
   return injected() ? kLaunchFailed : kCuSuccess;
 }
-PLAIT_FAKE cuStreamBeginCapture_v2(CuStream handle, CuCaptureMode) {
+PLAIT_FAKE cuStreamBeginCapture_v2(CuStream handle, CuCaptureMode mode) {
   Stream* stream = stream_of(handle);
   stream->capturing = new Graph();
   stream->origin = true;
   stream->id = next_capture++;
+  stream->mode = mode;
+  stream->thread = std::this_thread::get_id();
   return kCuSuccess;
 }
 PLAIT_FAKE cuStreamEndCapture(CuStream handle, CuGraph* out) {
@@ -323,36 +396,52 @@ PLAIT_FAKE cuStreamEndCapture(CuStream handle, CuGraph* out) {
   for (void* entry : state.streams) {
     auto* stream = static_cast<Stream*>(entry);
     if (stream->capturing == graph) stream->capturing = nullptr;
+    stream->origin = stream->origin && stream->capturing != nullptr;
   }
   for (void* entry : state.events) static_cast<Event*>(entry)->recorded_in = nullptr;
+  if (graph->invalid) {
+    release_graph(graph);
+    *out = nullptr;
+    return kCuErrorStreamCaptureInvalidated;
+  }
   *out = reinterpret_cast<CuGraph>(graph);
   state.graphs.insert(graph);
-  return graph->open_streams.empty() ? kCuSuccess : kUnjoined;
+  return graph->open_streams.empty() ? kCuSuccess : kCuErrorStreamCaptureUnjoined;
 }
 PLAIT_FAKE cuStreamGetCaptureInfo_v2(CuStream handle, CuCaptureStatus* status, std::uint64_t* id,
                                      CuGraph* graph, const void**, std::size_t*) {
   if (injected()) return kLaunchFailed;
   Stream* stream = stream_of(handle);
-  const bool capturing = is_captured(handle);
-  *status = capturing ? CuCaptureStatus::kActive : CuCaptureStatus::kNone;
-  if (capturing) {
+  if (implicit(handle, false)) return kCuErrorStreamCaptureImplicit;
+  *status = capture_status(handle);
+  if (*status == CuCaptureStatus::kActive) {
     *id = stream->id;
     *graph = reinterpret_cast<CuGraph>(stream->capturing);
   }
   return kCuSuccess;
 }
 PLAIT_FAKE cuStreamGetId(CuStream stream, std::uint64_t* id) {
+  if (implicit(stream)) return kCuErrorStreamCaptureImplicit;
   *id = reinterpret_cast<std::uintptr_t>(stream);
   return injected() ? kLaunchFailed : kCuSuccess;
 }
-PLAIT_FAKE cuStreamGetCtx(CuStream, CuContext*) { return kCuErrorInvalidValue; }
-PLAIT_FAKE cuThreadExchangeStreamCaptureMode(CuCaptureMode*) { return kCuSuccess; }
+PLAIT_FAKE cuStreamGetCtx(CuStream stream, CuContext* context) {
+  if (implicit(stream)) return kCuErrorStreamCaptureImplicit;
+  *context = context_of(stream == nullptr ? current_device() : stream_of(stream)->device);
+  return injected() ? kLaunchFailed : kCuSuccess;
+}
+PLAIT_FAKE cuThreadExchangeStreamCaptureMode(CuCaptureMode* mode) {
+  std::swap(*mode, thread_mode);
+  return kCuSuccess;
+}
 
 PLAIT_FAKE cuEventCreate(CuEvent* event, unsigned) { return create<Event>(state.events, event); }
 PLAIT_FAKE cuEventDestroy_v2(CuEvent event) { return destroy<Event>(state.events, event); }
 PLAIT_FAKE cuEventRecord(CuEvent handle, CuStream stream) {
   if (injected()) return kLaunchFailed;
   auto* event = reinterpret_cast<Event*>(handle);
+  if (implicit(stream)) return kCuErrorStreamCaptureImplicit;
+  if (stream != nullptr && stream_of(stream)->device != event->device) return kInvalidHandle;
   event->stream = stream_of(stream);
   event->recorded_in = stream == nullptr ? nullptr : event->stream->capturing;
   return kCuSuccess;
@@ -360,12 +449,14 @@ PLAIT_FAKE cuEventRecord(CuEvent handle, CuStream stream) {
 PLAIT_FAKE cuEventQuery(CuEvent) {
   ++state.event_queries;
   if (injected()) return kLaunchFailed;
+  if (forbidden()) return kCuErrorStreamCaptureUnsupported;
   return state.copies_pending ? kCuErrorNotReady : kCuSuccess;
 }
 PLAIT_FAKE cuEventSynchronize(CuEvent) {
   ++state.event_waits_on_host;
   state.copies_pending = false;
-  return injected() ? kLaunchFailed : kCuSuccess;
+  if (injected()) return kLaunchFailed;
+  return forbidden() ? kCuErrorStreamCaptureUnsupported : kCuSuccess;
 }
 PLAIT_FAKE cuEventElapsedTime(float* ms, CuEvent, CuEvent) {
   *ms = 1;
@@ -416,6 +507,7 @@ PLAIT_FAKE cuGraphAddDependencies_v2(CuGraph handle, const CuGraphNode* from, co
 }
 PLAIT_FAKE cuGraphInstantiateWithFlags(CuGraphExec* exec, CuGraph graph, unsigned long long) {
   if (injected()) return kCuErrorOutOfMemory;
+  if (forbidden()) return kCuErrorStreamCaptureUnsupported;
   ++reinterpret_cast<Graph*>(graph)->references;
   ++state.graph_execs;
   *exec = reinterpret_cast<CuGraphExec>(graph);
@@ -424,6 +516,7 @@ PLAIT_FAKE cuGraphInstantiateWithFlags(CuGraphExec* exec, CuGraph graph, unsigne
 PLAIT_FAKE cuGraphLaunch(CuGraphExec exec, CuStream stream) {
   ++state.graph_launches;
   if (injected() || is_captured(stream)) return kLaunchFailed;
+  if (implicit(stream)) return kCuErrorStreamCaptureImplicit;
   for (const fake::Work& work : reinterpret_cast<Graph*>(exec)->work) {
     if (const CuResult result = work(); result != kCuSuccess) return result;
   }
@@ -435,6 +528,7 @@ PLAIT_FAKE cuGraphDestroy(CuGraph graph) {
   return kCuSuccess;
 }
 PLAIT_FAKE cuGraphExecDestroy(CuGraphExec exec) {
+  if (forbidden()) return kCuErrorStreamCaptureUnsupported;
   --state.graph_execs;
   release_graph(reinterpret_cast<Graph*>(exec));
   return kCuSuccess;

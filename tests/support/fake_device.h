@@ -13,6 +13,8 @@ namespace plait::cuda::fake {
 
 inline constexpr CuResult kLaunchFailed = 719;
 
+/// What cuDriverGetVersion says: 13000 for CUDA 13.0.
+int driver_version();
 const char* device_name();
 int device_attribute(CuDeviceAttribute attribute);
 /// What cuGetErrorString says.

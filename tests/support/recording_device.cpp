@@ -16,6 +16,8 @@ struct Module {
 
 }  // namespace
 
+int driver_version() { return 13000; }
+
 const char* device_name() { return "Fake"; }
 
 int device_attribute(CuDeviceAttribute attribute) {
