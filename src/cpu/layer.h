@@ -22,9 +22,7 @@ struct GroupView {
 
   GroupView() = default;
   GroupView(const std::int32_t* blob, std::int32_t group)
-      : words(blob),
-        header(at<device::GroupHeader>(
-            reinterpret_cast<const device::PlanHeader*>(blob)->group_offset[group])) {}
+      : words(blob), header(at<device::GroupHeader>(device::group_header_offset(group))) {}
 
   template <class T>
   const T* at(std::int32_t offset) const noexcept {

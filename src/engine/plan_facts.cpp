@@ -36,9 +36,8 @@ void for_each_request(const PlanFacts& facts, const device::RowBlock& block, Vis
 PlanFacts facts_of(const Batch& batch, const AttentionSpec& spec, const Plan& plan,
                    std::size_t group, bool checked) {
   const std::int32_t* const words = plan.words.data();
-  const auto* header = reinterpret_cast<const device::PlanHeader*>(words);
-  const auto& g =
-      *reinterpret_cast<const device::GroupHeader*>(words + header->group_offset[group]);
+  const auto& g = *reinterpret_cast<const device::GroupHeader*>(
+      words + device::group_header_offset(static_cast<std::int32_t>(group)));
   PlanFacts facts;
   facts.total_q = g.total_q;
   for (std::int32_t r = 0; r < g.num_requests; ++r) {

@@ -176,12 +176,13 @@ GroupBounds group_bounds(const AttentionSpec& spec, const Capacity& capacity, co
   b.counters = views == 1 ? std::min(b.state_rows, mul(b.refs, heads)) : b.state_rows;
 
   const auto words = [](std::size_t bytes) { return static_cast<i64>(bytes / 4); };
-  const i64 sections = 12;  // each may be padded to 16 words
+  const i64 sections = 8 + 3 * device::kMaxClasses;  // each may be padded to 16 words
   i64 total = words(sizeof(device::GroupHeader)) + 16 * sections;
   total = add(total, mul(b.blocks, words(sizeof(device::RowBlock))));
   total = add(total, mul(b.pieces, words(sizeof(device::Piece))));
   total = add(total, mul(b.runs, words(sizeof(device::Run))));
   total = add(total, mul(device::kMaxClasses, workers + 1));
+  total = add(total, mul(device::kMaxClasses, mul(workers, words(sizeof(device::WorkerStart)))));
   total = add(total, mul(b.items, words(sizeof(device::Slice))));
   total = add(total, mul(b.merges, words(sizeof(device::Merge))));
   total = add(total, mul(b.refs, words(sizeof(device::StateRef))));
@@ -206,7 +207,7 @@ PlanBounds plan_bounds(std::span<const AttentionSpec> groups, const Capacity& ca
                 "one per group, " + std::to_string(groups.size()));
   }
   PlanBounds bounds;
-  bounds.plan_words = static_cast<std::int64_t>(sizeof(device::PlanHeader) / 4);
+  bounds.plan_words = device::group_header_offset(0);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const GroupBounds b = planning::group_bounds(groups[g], capacity, policy, targets[g]);
     bounds.plan_words = CheckedSize::add("plan_words", bounds.plan_words, b.words);

@@ -13,6 +13,11 @@ const T* at(const Plan& plan, std::int32_t offset) {
   return reinterpret_cast<const T*>(plan.words.data() + offset);
 }
 
+const device::GroupHeader& group_header(const Plan& plan, std::size_t group) {
+  return *at<device::GroupHeader>(plan,
+                                  device::group_header_offset(static_cast<std::int32_t>(group)));
+}
+
 std::int64_t tokens_of(const device::Run& run, const device::Piece* pieces) {
   std::int64_t tokens = 0;
   for (std::int32_t p = run.piece_begin; p < run.piece_begin + run.num_pieces; ++p) {
@@ -24,8 +29,7 @@ std::int64_t tokens_of(const device::Run& run, const device::Piece* pieces) {
 }  // namespace
 
 std::int64_t planned_kv_tokens(const Plan& plan, std::size_t group) {
-  const auto& header = *at<device::PlanHeader>(plan, 0);
-  const auto& g = *at<device::GroupHeader>(plan, header.group_offset[group]);
+  const auto& g = group_header(plan, group);
   const auto* runs = at<device::Run>(plan, g.run_offset);
   const auto* pieces = at<device::Piece>(plan, g.piece_offset);
   std::int64_t tokens = 0;
@@ -38,8 +42,7 @@ std::int64_t planned_kv_tokens(const Plan& plan, std::size_t group) {
 PlanPicture picture_of(const Plan& plan, std::size_t group, const AttentionSpec& spec,
                        const PlanTarget& target) {
   using namespace device;  // NOLINT: this reads the layout
-  const auto& header = *at<PlanHeader>(plan, 0);
-  const auto& g = *at<GroupHeader>(plan, header.group_offset[group]);
+  const auto& g = group_header(plan, group);
   const auto* runs = at<Run>(plan, g.run_offset);
   const auto* pieces = at<Piece>(plan, g.piece_offset);
   const auto* merges = at<Merge>(plan, g.merge_offset);

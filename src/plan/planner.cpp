@@ -13,6 +13,7 @@
 #include "plan/merges.h"
 #include "plan/planner_memory.h"
 #include "plan/slices.h"
+#include "plan/starts.h"
 #include "plan/task.h"
 
 namespace plait {
@@ -133,8 +134,8 @@ struct Planner::Impl {
 
   Impl(std::span<const AttentionSpec> group_specs, const Capacity& cap, const Policy& policy,
        std::span<const PlanTarget> group_targets);
-  void plan_group(const GroupFacts& group, const Batch& batch, BlobWriter& blob,
-                  device::PlanHeader& header, std::size_t index, GroupSummary& summary);
+  void plan_group(const GroupFacts& group, const Batch& batch, BlobWriter& blob, std::size_t index,
+                  GroupSummary& summary);
   BatchFacts resolve(const GroupFacts& group, const Batch& batch, BlobWriter& blob,
                      device::GroupHeader& header);
 };
@@ -184,12 +185,11 @@ BatchFacts Planner::Impl::resolve(const GroupFacts& group, const Batch& batch, B
 }
 
 void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, BlobWriter& blob,
-                               device::PlanHeader& header, std::size_t index,
-                               GroupSummary& summary) {
+                               std::size_t index, GroupSummary& summary) {
   GroupFacts group = fixed;
   const i64 begin = blob.size();
-  header.group_offset[index] = blob.open<device::GroupHeader>(1, 16);
-  device::GroupHeader& out = *blob.at<device::GroupHeader>(header.group_offset[index]);
+  device::GroupHeader& out =
+      *blob.at<device::GroupHeader>(device::group_header_offset(static_cast<i32>(index)));
   out = device::GroupHeader{};
   BatchFacts facts = resolve(group, batch, blob, out);
   write_requests(facts, blob, out);
@@ -204,6 +204,7 @@ void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, Blob
   WorkerPlan workers;
   const RunSection runs = cut_and_assign(group, whole, facts, list, blob, memory.scratch, workers);
   write_slices(group, workers, memory.scratch, blob, out);
+  write_starts(runs, blob, out);
   const MergeSection merges = write_merges(facts, list, runs, blob);
   if (runs.state_rows > bounds.state_rows || merges.num_counters > bounds.counters) {
     throw Error(ErrorCode::kInternal, "partial state rows", std::to_string(runs.state_rows),
@@ -211,7 +212,8 @@ void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, Blob
   }
   out.segment_tokens = group.segment_tokens;
   write_sections(runs, merges, out);
-  summary = summary_of(group, workers, runs, merges, blob.size() - begin);
+  summary = summary_of(group, workers, runs, merges,
+                       blob.size() - begin + static_cast<i64>(sizeof(device::GroupHeader) / 4));
 }
 
 std::uint64_t plan_fingerprint(std::span<const AttentionSpec> groups) {
@@ -256,9 +258,9 @@ const Plan& Planner::plan(std::span<const Batch> batches, std::span<std::int32_t
   header.version = device::kPlanVersion;
   header.num_groups = static_cast<i32>(p.groups.size());
   header.spec_fingerprint = p.spec_fingerprint;
+  blob.open<device::GroupHeader>(header.num_groups, device::group_header_offset(0));
   for (std::size_t g = 0; g < p.groups.size(); ++g) {
-    p.plan_group(p.groups[g], batches[batches.size() == 1 ? 0 : g], blob, header, g,
-                 p.summaries[slot][g]);
+    p.plan_group(p.groups[g], batches[batches.size() == 1 ? 0 : g], blob, g, p.summaries[slot][g]);
   }
   header.total_words = static_cast<i32>(blob.size());
   p.current = next;

@@ -42,6 +42,7 @@ void GroupVerifier::verify() {
   check_blocks();
   check_assignment();
   check_runs();
+  check_starts();
   check_states();
   // Heads whose runs are the same records need one look.
   std::set<i32> heads{0};
@@ -157,9 +158,9 @@ void verify_plan(std::span<const AttentionSpec> groups, std::span<const Batch> b
     fail("groups", header.num_groups, "one per spec");
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const std::int64_t offset = header.group_offset[g];
-    if (offset < 0 || offset + static_cast<std::int64_t>(sizeof(device::GroupHeader) / 4) > size) {
-      fail("group offset", offset, "inside the blob");
+    const std::int64_t offset = device::group_header_offset(static_cast<std::int32_t>(g));
+    if (offset + static_cast<std::int64_t>(sizeof(device::GroupHeader) / 4) > size) {
+      fail("group header", offset, "inside the blob");
     }
     const auto& group = *reinterpret_cast<const device::GroupHeader*>(plan.words.data() + offset);
     verification::GroupVerifier(groups[g], batches[batches.size() == 1 ? 0 : g], plan.words, group,

@@ -48,6 +48,7 @@ class GroupVerifier {
   void check_bounds() const;
   void check_blocks() const;
   void check_assignment();
+  void check_starts() const;
   void check_runs() const;
   void check_piece(const device::Run& run, const device::Piece& piece,
                    const std::string& name) const;

@@ -2,6 +2,7 @@
 //
 // Items: each on one worker, with keys of its rows and no KV tile that none of them sees.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@ using device::ClassHeader;
 using device::Piece;
 using device::Run;
 using device::Slice;
+using device::WorkerStart;
 
 void GroupVerifier::check_assignment() {
   std::vector<std::vector<char>> given(runs_.size());
@@ -50,6 +52,41 @@ void GroupVerifier::check_assignment() {
   for (std::size_t r = 0; r < given.size(); ++r) {
     for (char seen : given[r]) {
       require(seen != 0, nth("items of run ", static_cast<i64>(r)), 0, "a worker for each head");
+    }
+  }
+}
+
+/// Each worker's start repeats what its first slice says; after the runs were checked.
+void GroupVerifier::check_starts() const {
+  for (i32 c = 0; c < header_.num_classes; ++c) {
+    const ClassHeader& k = header_.classes[c];
+    const auto indptr = section<i32>(k.worker_offset, k.num_workers + 1, "worker lists");
+    const auto slices = section<Slice>(k.slice_offset, k.num_slices, "slices");
+    const auto starts = section<WorkerStart>(k.start_offset, k.num_workers, "worker starts");
+    require(k.start_offset % 4 == 0, "worker starts", k.start_offset, "a multiple of 16 bytes");
+    for (std::size_t w = 0; w < starts.size(); ++w) {
+      WorkerStart want{};
+      if (indptr[w] < indptr[w + 1]) {
+        const Slice& slice = slices[static_cast<std::size_t>(indptr[w])];
+        const Run& run = runs_[static_cast<std::size_t>(slice.run)];
+        want.first_slice = indptr[w];
+        want.last_slice = indptr[w + 1];
+        want.head = run.head_begin + slice.first;
+        want.count = slice.count;
+        if (run.num_pieces > 0) {
+          const Piece& piece = pieces_[static_cast<std::size_t>(run.piece_begin)];
+          const device::RowBlock& block = blocks_[static_cast<std::size_t>(piece.block)];
+          want.kv_begin = piece.kv_begin;
+          want.kv_end = piece.kv_end;
+          want.page_begin = block.page_begin;
+          want.view = block.view;
+          want.request = block.request;
+          want.list_end = block.num_slots;
+        }
+      }
+      require(std::memcmp(&starts[w], &want, sizeof(want)) == 0,
+              nth("start of worker ", static_cast<i64>(w)), starts[w].first_slice,
+              "that of its first slice");
     }
   }
 }

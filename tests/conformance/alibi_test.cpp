@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "check/check_problem.h"
 #include "check/field/field_run.h"
 #include "support/cuda_options.h"
 
@@ -18,6 +19,8 @@ using field::Json;
 
 // Published ones are below 1.
 const Json kSlopes = {0.00390625, 0.5, 0.84, 1.0, 2.0, 300.0, 1e4, 3e38};
+// With these, keys weigh that lie before all rows of a tile.
+const Json kFlatSlopes = {0.05, 0.02, -0.03, 0.005, -0.002, 0.001, 0.0005, 0.0};
 
 field::Shape shape_of(std::int64_t dim, std::int64_t kv_heads, const std::string& dtype) {
   field::Shape shape;
@@ -72,6 +75,12 @@ std::vector<Case> common_cases() {
     out.push_back({"no mask", with_slope(paged, slope)});
     out.back().document["mask"] = {{"kind", "none"}};
   }
+  out.push_back({"flat slopes", paged});
+  out.back().document["alibi_slopes"] = kFlatSlopes;
+  out.push_back({"flat slopes, logits of usual size", out.back().document});
+  out.back().document.erase("sm_scale");
+  out.push_back({"states with flat slopes", out.back().document});
+  out.back().document["state"] = true;
   field::Shape shape = shape_of(64, 8, "f16");
   shape.qo_lens = {130, 1};
   out.push_back({"ragged", causal(field::ragged(shape))});
@@ -88,11 +97,16 @@ std::vector<Case> other_cases() {
   std::vector<Case> out = {{"f32", causal(field::ragged(shape_of(40, 4, "f32")))},
                            {"fp8 cache", causal(field::paged(shape_of(128, 1, "bf16")))},
                            {"canonical segments", causal(field::paged(shape_of(128, 2, "f16")))},
-                           {"sum", causal(field::paged(shape_of(64, 2, "f16")))}};
+                           {"sum", causal(field::paged(shape_of(64, 2, "f16")))},
+                           {"flat slopes in f16", causal(field::ragged(shape_of(96, 2, "f16")))},
+                           {"opposite signs", causal(field::paged(shape_of(128, 2, "bf16")))}};
   out[1].document["dtype"]["kv"] = "f8_e4m3";
   out[2].document["plan"] = {{"policy", "batch_invariant"}};
   out[3].document["reduction"] = {{"sum", "sigmoid"}, {"bias", -1.0}};
   out[3].document.erase("return_lse");
+  out[4].document["alibi_slopes"] = kFlatSlopes;
+  out[5].document["alibi_slopes"] = kFlatSlopes;
+  out[5].document["sm_scale"] = -0.1;
   return out;
 }
 
@@ -108,9 +122,30 @@ void expect_right(const RunOptions& options, const std::vector<Case>& cases) {
   }
 }
 
+/// Under canonical segments a row's bits depend neither on the rows beside it nor on how its
+/// prefill is cut, though that decides which tiles lie before all rows of an item.
+void expect_canonical(const RunOptions& options) {
+  field::Shape shape = shape_of(64, 2, "bf16");
+  shape.qo_lens = {36};
+  shape.kv_lens = {400};
+  shape.o_dtype = "f32";
+  Json document = field::paged(shape);
+  document["mask"] = {{"kind", "causal"}};
+  document["plan"] = {{"policy", "batch_invariant"}};
+  document["alibi_slopes"] = {0.01, 0.05, -0.02, 0.1, 0.5, 300.0, 1e4, 0.002};
+  for (const std::uint64_t seed : {1, 2}) {  // draws the cut
+    const CheckReport report =
+        check_problem(field::FieldRun(options).parse(document), options, seed);
+    EXPECT_EQ(report.outcome, Outcome::kPassed)
+        << "seed " << seed << ", " << document.dump() << ": "
+        << (report.failures.empty() ? report.declined : report.failures.front());
+  }
+}
+
 TEST(Alibi, SlopesOfEverySizeOnCpu) {
   expect_right({}, common_cases());
   expect_right({}, other_cases());
+  expect_canonical({});
 }
 
 TEST(GpuAlibi, SlopesOfEverySizeInMma) {
@@ -119,6 +154,7 @@ TEST(GpuAlibi, SlopesOfEverySizeInMma) {
   if (!options) GTEST_SKIP() << reason;
   expect_right(*options, common_cases());
   expect_right(*options, other_cases());
+  expect_canonical(*options);
 }
 
 TEST(GpuAlibi, SlopesOfEverySizeInHopper) {

@@ -3,6 +3,7 @@
 // Batches that family `hopper` splits and merges in its own ways, against the oracle.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -66,6 +67,29 @@ TEST_F(GpuHopper, GroupsWiderThanADecodeTile) {
   Json document = field::paged(shape);
   document["mask"] = {{"kind", "causal"}};
   expect_right(document, "groups of 64");
+}
+
+TEST_F(GpuHopper, MoreShortItemsThanTheTableOfWorksHolds) {
+  // Two workers of 48 items each, longest first; items of fewer blocks than warps and, in another
+  // batch, of no keys, with which a worker may begin.
+  for (const std::int64_t longest : {130, 0}) {
+    for (const std::int64_t page : {16, 1}) {
+      field::Shape shape;
+      shape.qo_lens.assign(96, 1);
+      for (std::int64_t r = 0; r < 96; ++r) {
+        shape.kv_lens.push_back(std::min<std::int64_t>(longest, 3 + 7 * r % 131));
+      }
+      shape.qo_heads = 4;
+      shape.dim_qk = shape.dim_vo = 64;
+      shape.page_size = page;
+      shape.dtype = shape.o_dtype = "bf16";
+      Json document = field::paged(shape);
+      document["mask"] = {{"kind", "causal"}};
+      document["plan"] = {{"policy", "throughput"}, {"num_workers", 2}};
+      expect_right(document,
+                   "up to " + std::to_string(longest) + " keys, page " + std::to_string(page));
+    }
+  }
 }
 
 TEST_F(GpuHopper, MergesInALaunchOfTheirOwn) {

@@ -288,6 +288,32 @@ TEST_F(GpuOperations, AppendPagedKv) {
   }
 }
 
+TEST_F(GpuOperations, AppendSkipsTokensThatHaveNoPlace) {
+  // The pool has 8 pages of 4 tokens; request 0 has pages 6 and 1, request 1 pages -1 and 8.
+  const std::vector<std::int64_t> pool{8, 4, 2, 64};
+  const std::vector<std::int64_t> indptr{0, 2, 4};
+  const std::vector<std::int64_t> ids{6, 1, -1, 8};
+  const std::vector<std::int64_t> requests{0, 1, 1, 0, 0, 2, -7, 0};
+  const std::vector<std::int64_t> positions{5, 0, 4, 8, -1, 0, 0, 2};
+  const std::vector<std::int64_t> placed{0, -1, -1, -1, -1, -1, -1, 0};
+  std::vector<std::int64_t> on_host = positions;
+  for (std::size_t t = 0; t < placed.size(); ++t) on_host[t] = placed[t] < 0 ? 0 : positions[t];
+  const HostTensor k = numbers(DType::kBF16, {8, 2, 64});
+  const HostTensor v = numbers(DType::kBF16, {8, 2, 64});
+  expect_same(
+      [&](const Engine& engine, OperandMemory& memory) {
+        const bool host = engine.options().device.kind == DeviceKind::kCpu;
+        const Tensor k_cache = memory.output(DType::kBF16, pool);
+        const Tensor v_cache = memory.output(DType::kBF16, pool);
+        append_paged_kv(engine, memory.place(k), memory.place(v),
+                        memory.place_i32(host ? placed : requests),
+                        memory.place_i32(host ? on_host : positions), memory.place_i32(indptr),
+                        memory.place_i32(ids), k_cache, v_cache, KvLayout::kNhd, 1.0F, 1.0F);
+        return std::vector{memory.fetch(k_cache), memory.fetch(v_cache)};
+      },
+      {0.0, 0.0}, "tokens out of range");
+}
+
 TEST_F(GpuOperations, ApplyRope) {
   for (int round = 0; round < kRounds; ++round) {
     const std::int64_t tokens = random_.integer(1, 30);

@@ -159,6 +159,7 @@ class HandPlan {
     header.spec_fingerprint = plan_fingerprint(std::span(&spec_, 1));
     append(std::vector<device::PlanHeader>{header});
     device::GroupHeader group{};
+    words_.resize(device::group_header_offset(0));
     const std::int32_t group_offset = append(std::vector<device::GroupHeader>{group});
     group.num_requests = static_cast<std::int32_t>(kv_lens.size());
     group.total_q = indptr.back();
@@ -204,7 +205,6 @@ class HandPlan {
     cls.num_slices = static_cast<std::int32_t>(slices.size());
 
     header.total_words = static_cast<std::int32_t>(words_.size());
-    header.group_offset[0] = group_offset;
     std::memcpy(words_.data(), &header, sizeof header);
     std::memcpy(words_.data() + group_offset, &group, sizeof group);
   }

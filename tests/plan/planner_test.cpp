@@ -176,9 +176,8 @@ TEST(Planner, RefusesHeadroomBelowOne) { EXPECT_THROW(mixed_plan(kNoHeadroom - 1
 
 /// Pieces of one request's row in a canonical plan, as coordinate ranges of its items.
 std::vector<std::pair<int, int>> segments_of(const Plan& plan, int row_begin, int group_size) {
-  const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
-  const auto* g =
-      reinterpret_cast<const device::GroupHeader*>(plan.words.data() + header->group_offset[0]);
+  const auto* g = reinterpret_cast<const device::GroupHeader*>(plan.words.data() +
+                                                               device::group_header_offset(0));
   const auto* runs = reinterpret_cast<const device::Run*>(plan.words.data() + g->run_offset);
   const auto* pieces = reinterpret_cast<const device::Piece*>(plan.words.data() + g->piece_offset);
   const auto* blocks =
@@ -227,9 +226,8 @@ TEST(Planner, SingleContributionsWriteThrough) {
     const Batch& b = batch.get();
     const Plan& plan = planner.plan(std::span(&b, 1));
     verify_plan(std::span(&spec, 1), std::span(&b, 1), plan, planner.bounds());
-    const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
-    const auto* group =
-        reinterpret_cast<const device::GroupHeader*>(plan.words.data() + header->group_offset[0]);
+    const auto* group = reinterpret_cast<const device::GroupHeader*>(
+        plan.words.data() + device::group_header_offset(0));
     const auto* merges =
         reinterpret_cast<const device::Merge*>(plan.words.data() + group->merge_offset);
     std::vector<std::int32_t> contributions;  // of each merge

@@ -91,9 +91,8 @@ void chunks_stay_on_the_grid() {
                   std::span(&target, 1));
   const Batch& batch = owned.get();
   const Plan& plan = planner.plan(std::span(&batch, 1));
-  const auto* header = reinterpret_cast<const device::PlanHeader*>(plan.words.data());
-  const auto* group =
-      reinterpret_cast<const device::GroupHeader*>(plan.words.data() + header->group_offset[0]);
+  const auto* group = reinterpret_cast<const device::GroupHeader*>(plan.words.data() +
+                                                                   device::group_header_offset(0));
   const auto* pieces =
       reinterpret_cast<const device::Piece*>(plan.words.data() + group->piece_offset);
   for (int p = 0; p < group->num_pieces; ++p) {

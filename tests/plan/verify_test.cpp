@@ -113,10 +113,9 @@ class Planned {
   }
   void name_words() {
     name_records("plan", 0, 1,
-                 {"magic", "version", "num_groups", "total_words", "fingerprint", "fingerprint",
-                  "group_offset"});
-    name_records("plan", 7, 15, {"reserved"});
-    const std::int64_t begin = at<PlanHeader>(0).group_offset[0];
+                 {"magic", "version", "num_groups", "total_words", "fingerprint", "fingerprint"});
+    name_records("plan", 6, 8, {"reserved"});
+    const std::int64_t begin = group_header_offset(0);
     const auto& group = at<GroupHeader>(begin);
     name_records("group", begin, 1,
                  {"num_requests", "total_q", "num_classes", "segment_tokens", "block_offset",
@@ -129,7 +128,7 @@ class Planned {
                   "reserved", "reserved"});
     name_records("class", begin + 24, group.num_classes,
                  {"q_tile", "kv_tile", "num_workers", "worker_offset", "slice_offset", "num_slices",
-                  "reserved", "reserved"});
+                  "start_offset", "reserved"});
     name_records("block", group.block_offset, group.num_blocks,
                  {"view", "row_begin", "num_rows", "page_begin", "num_slots", "base_pos", "pos0",
                   "request", "flags", "kv_len", "mask_bit0_lo", "mask_bit0_hi", "mask_row_bits",
@@ -153,6 +152,9 @@ class Planned {
       const ClassHeader& k = group.classes[c];
       name_records("workers", k.worker_offset, k.num_workers + 1, {"begin"});
       name_records("slice", k.slice_offset, k.num_slices, {"run", "first", "count"});
+      name_records("start", k.start_offset, k.num_workers,
+                   {"first_slice", "last_slice", "head", "count", "kv_begin", "kv_end",
+                    "page_begin", "view", "request", "list_end", "reserved", "reserved"});
     }
   }
 
@@ -162,7 +164,7 @@ class Planned {
       if (names_[word].ends_with(".reserved") || names_[word] == "run.cost")
         names_[word] = "unused";
     }
-    const auto& group = at<GroupHeader>(at<PlanHeader>(0).group_offset[0]);
+    const auto& group = at<GroupHeader>(group_header_offset(0));
     const auto unused = [&](const void* field) {
       names_[static_cast<std::size_t>(static_cast<const std::int32_t*>(field) - words_.data())] =
           "unused";

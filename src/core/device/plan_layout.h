@@ -4,9 +4,9 @@
 // count words from the start of the blob; a kernel gets the blob's address, a group index and a
 // class index, and everything else is read from here, so a captured launch replays any later plan.
 //
-//   PlanHeader
-//   per group: GroupHeader, RowBlock[], kv_len[], q_indptr[], row positions[], Run[], Piece[],
-//              per class worker_indptr[] + Slice[], Merge[], StateRef[]
+//   PlanHeader, GroupHeader[num_groups]
+//   per group: RowBlock[], kv_len[], q_indptr[], row positions[], Run[], Piece[],
+//              per class worker_indptr[] + Slice[], per class WorkerStart[], Merge[], StateRef[]
 // Every section starts at a multiple of 16 bytes, row blocks at one of 64.
 //
 // Words used below
@@ -22,7 +22,7 @@
 namespace plait::device {
 
 inline constexpr u32 kPlanMagic = 0x54494C50;  // "PLIT"
-inline constexpr i32 kPlanVersion = 1;
+inline constexpr i32 kPlanVersion = 2;
 inline constexpr i32 kMaxGroups = 8;
 inline constexpr i32 kMaxClasses = 4;
 
@@ -32,7 +32,6 @@ struct PlanHeader {
   i32 num_groups;
   i32 total_words;
   u64 spec_fingerprint;
-  i32 group_offset[kMaxGroups];
   i32 reserved[8];  // device-side planning and self-advancing plans
 };
 
@@ -44,7 +43,8 @@ struct ClassHeader {
   i32 worker_offset;  // i32[num_workers + 1]: ranges into the slices
   i32 slice_offset;   // Slice[]
   i32 num_slices;
-  i32 reserved[2];
+  i32 start_offset;  // WorkerStart[num_workers]
+  i32 reserved;
 };
 
 struct GroupHeader {
@@ -66,6 +66,13 @@ struct GroupHeader {
   i32 reserved[5];
   ClassHeader classes[kMaxClasses];
 };
+
+/// Word at which the header of a group stands.
+PLAIT_HD constexpr i32 group_header_offset(i32 group) {
+  constexpr i32 kFirst = 16;  // a multiple of 16 bytes behind the PlanHeader
+  return kFirst + group * static_cast<i32>(sizeof(GroupHeader) / 4);
+}
+static_assert(sizeof(PlanHeader) <= 4 * group_header_offset(0), "plan layout");
 
 enum RowBlockFlags : i32 {
   kBlockSpansRequests = 1,  // positions of its rows come from the row_pos table
@@ -134,6 +141,17 @@ struct Slice {
   i32 first, count;
 };
 
+/// What a worker's first copies need, in one record: a device would read slice, run, piece and row
+/// block one after the other before its first page id. Zeros if the worker has nothing to do.
+struct alignas(16) WorkerStart {
+  i32 first_slice, last_slice;  // as in worker_indptr
+  i32 head, count;              // first KV head of the first slice, and how many
+  i32 kv_begin, kv_end;         // of its run's first piece; zeros if it has none, as all below
+  i32 page_begin, view;         // of that piece's row block
+  i32 request, list_end;        // of the same; list_end: num_slots
+  i32 reserved[2];
+};
+
 /// Rows whose output is merged from the same list of partial states, for each of head_count heads.
 /// Head h uses counter counter_begin + (h - head_begin); its partial states are complete when the
 /// counter reaches num_refs. All merges of a group have the same head_count, and merge m the
@@ -153,7 +171,9 @@ struct StateRef {
 };
 
 static_assert(sizeof(RowBlock) == 64 && sizeof(Piece) == 20 && sizeof(Run) == 48, "plan layout");
-static_assert(sizeof(Slice) == 12 && sizeof(Merge) == 32 && sizeof(StateRef) == 8, "plan layout");
+static_assert(sizeof(WorkerStart) == 48 && sizeof(Slice) == 12 && sizeof(Merge) == 32 &&
+                  sizeof(StateRef) == 8,
+              "plan layout");
 static_assert(sizeof(ClassHeader) == 32 && sizeof(GroupHeader) == 96 + 4 * 32, "plan layout");
 
 }  // namespace plait::device

@@ -160,6 +160,10 @@ inline void mbarrier_test_wait_parity_shared_cta_b64(bool& done, u32 barrier, u3
 inline void fence_mbarrier_init_release_cluster() {}
 inline void fence_proxy_async_shared_cta() {}
 
+inline void atom_acq_rel_gpu_global_add_u32(u32& before, u64 at, u32 value) {
+  before = atomic_add(reinterpret_cast<u32*>(at), value);
+}
+
 // ---- hints, and the order of grids: one runs after the other here ----
 inline void prefetch_global_L2(u64) {}
 inline void griddepcontrol_launch_dependents() {}

@@ -8,7 +8,8 @@ namespace plait::device {
 
 /// Asks the L2 for the beginnings of the plan and of the page lists, all lines at once; by all
 /// threads of a grid as they start. A worker finds its first page by a chain of dependent loads
-/// (headers, slice, run, piece, row block, page id), and each would wait for memory on its own.
+/// (headers, slice, run, piece, row block, page id; in hopper decode header, start, page id), and
+/// each would wait for memory on its own.
 __device__ __forceinline__ void prefetch_plan(const AttentionParams& p) {
   constexpr i64 kLineBytes = 128;
   constexpr i64 kMostLines = 2048;  // what a few blocks can ask for; what comes later is read late

@@ -123,6 +123,17 @@ __device__ __forceinline__ void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
 }
 
+/// Adds to a counter that workers share and returns what it was. What this thread, and threads that
+/// it met at a barrier, wrote before is seen by who adds later, and by threads that they meet.
+__device__ __forceinline__ u32 atomic_add_acq_rel(u32* counter, u32 value) {
+  u32 before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(value)
+               : "memory");
+  return before;
+}
+
 /// Nanoseconds of the device-wide timer.
 __device__ __forceinline__ u64 global_nanoseconds() {
   u64 t;

@@ -92,8 +92,9 @@ PLAIT_DEVICE void prefetch_tensor_map(const void* map) {
 }
 
 /// L2 policies as `createpolicy.fractional` with fraction 1 encodes them: for data that one worker
-/// reads once, and for data that several read.
+/// reads once, for data of no kind, and for data that several read.
 inline constexpr u64 kL2EvictFirst = 0x12F0000000000000ULL;
+inline constexpr u64 kL2EvictNormal = 0x1000000000000000ULL;
 inline constexpr u64 kL2EvictLast = 0x14F0000000000000ULL;
 
 /// Copies one box of the rank-5 tensor of a CUtensorMap to shared memory; completes on `barrier`.

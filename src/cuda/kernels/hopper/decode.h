@@ -4,12 +4,12 @@
 // reading KV once.
 //
 // Every warp runs its own pipeline: a ring of slots of 16 tokens (K and V), filled by bulk
-// tensor copies that the warp's lane 0 starts as soon as the warp has read a slot. Warps meet only
-// at the end of an item, so nothing but the ring's depth decides how much memory traffic is in
-// flight: 8 warps x 3 slots (6 at head dim 64, 4 x 3 at 256) are 192 KiB per SM, where about 40 KiB
-// cover the latency of HBM at full rate. The loading cursor crosses item boundaries; merging
-// the warps' states of an item, loading the next queries and reading the plan all happen while
-// copies are under way.
+// tensor copies that the warp's lane 0 starts as soon as the warp has read a slot. Warps meet once
+// after their first copies and at the end of an item, so nothing but the ring's depth decides how
+// much memory traffic is in flight: 8 warps x 3 slots (6 at head dim 64, 4 x 3 at 256) are 192 KiB
+// per SM, where about 40 KiB cover the latency of HBM at full rate. The loading cursor crosses item
+// boundaries; merging the warps' states of an item, loading the next queries and reading the plan
+// all happen while copies are under way.
 //
 // Where pages have other sizes than whole blocks, the whole warp copies a block's rows (gather.h),
 // and waits for its own copies: everything else is the same.
@@ -35,23 +35,27 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
   const i32 tid = static_cast<i32>(threadIdx.x);
   const i32 warp = tid / 32;
   const i32 lane = tid & 31;
-  const SliceRange slices = worker_slices(p, static_cast<i32>(blockIdx.x));
+  if (!C::kGather && tid == 0) {
+    prefetch_tensor_map(k_map);
+    prefetch_tensor_map(v_map);
+  }
+  const WorkerStart start = worker_start(p);
+  const SliceRange slices{warp_uniform(start.first_slice), warp_uniform(start.last_slice)};
   if (slices.first >= slices.last) return;
 
-  s.works.fill(p, slices);
   if constexpr (!C::kGather) {
     if (lane < C::kSlots) mbarrier_init(shared_address(&s.full[warp][lane]), 1);
-    if (tid == 0) {
-      prefetch_tensor_map(k_map);
-      prefetch_tensor_map(v_map);
-    }
     fence_mbarrier_init();
+    __syncwarp();
   }
-  __syncthreads();
-
-  DecodeLoader<C> loader(hp, s, slices);
+  // Every warp starts its first copies alone, and one resolves the works for all before its own:
+  // once the copies of all SMs are under way, every read of the plan takes as long as they do.
+  if (warp == C::kWarps - 1) s.works.fill(p, slices, lane, 32);
+  DecodeLoader<C> loader(hp, s, start);
 #pragma unroll 1
   for (i32 slot = 0; slot < C::kSlots; ++slot) loader.issue(k_map, v_map, slot);
+  __syncthreads();
+  loader.table_filled = true;
 
   i32 slot = 0;
   u32 parity = 0;
@@ -125,12 +129,16 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
       }
       park_state(s, state, warp, w.num_fused_rows, has_blocks, parked);
       named_barrier_sync(kItemBarrier, C::kWarps * 32);
+      const bool counted = counts_arrivals(p, w);
+      MergeAhead first_merge;
+      if (counted) first_merge = MergeAhead(p, w.merge_begin);
       write_item(p, s, w, kv_head);
       if constexpr (!C::kGather) fence_async_shared();
       named_barrier_sync(kItemBarrier, C::kWarps * 32);
       if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot);
-      if (counts_arrivals(p, w)) {
-        arrive_and_merge<C>(p, w, kv_head, s.merge_flags, tid, C::kWarps * 32, kItemBarrier);
+      if (counted) {
+        arrive_and_merge<C>(p, w, kv_head, first_merge, s.merge_flags, tid, C::kWarps * 32,
+                            kItemBarrier);
       }
     }
   }

@@ -40,7 +40,7 @@ struct DecodeShared : QueryBuffer<C> {
   WorkTable<kCachedWorks, C::kWarps, 2> works;  // read by the warp's loader, and as it computes
   float stat_max[C::kWarps][kDecodeRows];       // base 2; -inf: the warp saw no key
   float stat_sum[C::kWarps][kDecodeRows];
-  u32 state_address[C::kWarps];  // where the warp parked its output state
+  i32 parked_at[C::kWarps];  // byte of `slots` where the warp parked its output state
   i32 merge_flags[C::kWarps * 32];
   alignas(8) u64 full[C::kWarps][C::kSlots];
 };

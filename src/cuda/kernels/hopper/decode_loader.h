@@ -11,6 +11,12 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
+/// Blocks of a warp that make the first MiB of a worker. They are copied evict first, so that a
+/// short read leaves the L2 to what others wrote there and need again; a long read that goes on so
+/// takes 3 % longer than one that lets all of that go (docs/perf-log.md).
+template <class C>
+inline constexpr i32 kEarlyBlocks = static_cast<i32>((1 << 20) / (C::kWarps * kSlotBytes<C>));
+
 /// Walks this warp's blocks of all the worker's items in order, one batch of up to 32 page ids at a
 /// time (lane i holds the id of the i-th block of the batch; where rows are gathered, lanes i and
 /// i + 16 look after token i of the next block).
@@ -27,21 +33,27 @@ struct DecodeLoader {
   i32 batch_begin, ids;
   PendingSlot pending;  // where rows are gathered: of the next block
   const Work* w;
+  bool table_filled;  // else works are resolved one by one
+  i32 num_early;      // blocks that are still copied evict first
 
-  PLAIT_DEVICE DecodeLoader(const HopperParams& params, DecodeShared<C>& shared, SliceRange range)
-      : hp(params), p(params.common), s(shared), slices(range) {
+  PLAIT_DEVICE DecodeLoader(const HopperParams& params, DecodeShared<C>& shared,
+                            const WorkerStart& start)
+      : hp(params), p(params.common), s(shared), slices{start.first_slice, start.last_slice} {
     warp = static_cast<i32>(threadIdx.x) / 32;
     lane = static_cast<i32>(threadIdx.x) & 31;
-    slice = range.first - 1;
-    w = s.works.works;  // any with a last head
-    head = 0x7FFFFFFE;
-    first_slot = 0;
-    num_blocks = 0;
+    slice = slices.first;
+    table_filled = false;
+    num_early = kEarlyBlocks<C>;
+    w = &s.works.begin(start, 1);
+    head = w->head;
     phase = 0;
-    block = 0;
-    batch_begin = 0;
     ids = 0;
-    next_item();
+    start_item();
+    if (block < num_blocks) {
+      load_ids();
+    } else {
+      next_item();
+    }
   }
 
   PLAIT_DEVICE bool done() const { return slice >= slices.last; }
@@ -51,15 +63,19 @@ struct DecodeLoader {
       phase = (phase + num_blocks) & (C::kWarps - 1);
       if (++head >= w->head + w->count) {
         if (++slice >= slices.last) return;
-        w = &s.works.get(p, slices, slice, 1);
+        w = table_filled ? &s.works.get(p, slices, slice, 1) : &s.works.resolve(p, slice, 1);
         head = w->head;
       }
-      const BlockRange blocks = block_range<C>(*w);
-      first_slot = blocks.first_slot;
-      num_blocks = blocks.count;
-      block = (warp - phase) & (C::kWarps - 1);
+      start_item();
     } while (block >= num_blocks);
     load_ids();
+  }
+
+  PLAIT_DEVICE void start_item() {
+    const BlockRange blocks = block_range<C>(*w);
+    first_slot = blocks.first_slot;
+    num_blocks = blocks.count;
+    block = (warp - phase) & (C::kWarps - 1);
   }
 
   PLAIT_DEVICE void load_ids() {
@@ -139,10 +155,12 @@ struct DecodeLoader {
     }
     const u32 full = shared_address(&s.full[warp][slot]);
     const u32 data = shared_address(s.slots[warp][slot]);
+    const u64 policy = num_early > 0 ? kL2EvictFirst : kL2EvictNormal;
+    --num_early;
     if (lane == 0) {
       mbarrier_arrive_expect(full, kSlotBytes<C>);
-      tma_load_5d(data, k_map, full, 0, token, 0, head, page, kL2EvictFirst);
-      tma_load_5d(data + kBlockBytes<C>, v_map, full, 0, token, 0, head, page, kL2EvictFirst);
+      tma_load_5d(data, k_map, full, 0, token, 0, head, page, policy);
+      tma_load_5d(data + kBlockBytes<C>, v_map, full, 0, token, 0, head, page, policy);
     }
     __syncwarp();
   }

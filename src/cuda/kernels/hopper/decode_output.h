@@ -38,7 +38,7 @@ PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState<C>& st, i32 warp, i
       }
     }
   }
-  if (lane == 0) s.state_address[warp] = shared_address(slot);
+  if (lane == 0) s.parked_at[warp] = static_cast<i32>(slot - &s.slots[0][0][0]);
 }
 
 /// Merges the warps' parked states of one item, in warp order, and writes them out.
@@ -47,28 +47,36 @@ PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w,
   const i32 tid = static_cast<i32>(threadIdx.x);
   const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
   constexpr i32 kQuads = C::kHeadDim / 4;
+  const float4* parked = reinterpret_cast<const float4*>(s.slots);
   for (i32 index = tid; index < w.num_fused_rows * kQuads; index += C::kWarps * 32) {
     const i32 row = index / kQuads;
     const i32 quad = index % kQuads;
+    const i32 at =
+        static_cast<i32>(parked_index<C>(static_cast<u32>(row), static_cast<u32>(quad) * 2) / 2);
     float best = neg_inf();
+    float maxima[C::kWarps], sums[C::kWarps];
+    float4 values[C::kWarps];
+    // All loads first: one after the other they take longer than all the rest of an item's end.
 #pragma unroll
-    for (i32 i = 0; i < C::kWarps; ++i) best = fmaxf(best, s.stat_max[i][row]);
+    for (i32 i = 0; i < C::kWarps; ++i) {
+      maxima[i] = s.stat_max[i][row];
+      sums[i] = s.stat_sum[i][row];
+      best = fmaxf(best, maxima[i]);
+      // A warp that saw no key parked nothing; a NaN sum goes on.
+      values[i] = float4{0.0F, 0.0F, 0.0F, 0.0F};
+      if (sums[i] != 0.0F) values[i] = parked[s.parked_at[i] / 16 + at];
+    }
     const float base = best == neg_inf() ? 0.0F : best;
     float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
     float total = 0.0F;
 #pragma unroll
     for (i32 i = 0; i < C::kWarps; ++i) {
-      const float l = s.stat_sum[i][row];
-      if (l == 0.0F) continue;  // no key seen; a NaN sum goes on
-      const float weight = fast_exp2(s.stat_max[i][row] - base);
-      const uint4 raw = load_shared16(
-          s.state_address[i] +
-          parked_index<C>(static_cast<u32>(row), static_cast<u32>(quad) * 2) * sizeof(float2));
-      total += weight * l;
-      sum.x += weight * __uint_as_float(raw.x);
-      sum.y += weight * __uint_as_float(raw.y);
-      sum.z += weight * __uint_as_float(raw.z);
-      sum.w += weight * __uint_as_float(raw.w);
+      const float weight = fast_exp2(maxima[i] - base);
+      total += weight * sums[i];
+      sum.x += weight * values[i].x;
+      sum.y += weight * values[i].y;
+      sum.z += weight * values[i].z;
+      sum.w += weight * values[i].w;
     }
     const float inv = total == 0.0F ? 0.0F : v_scale(p, kv_head) / total;
     const float4 o{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv};

@@ -38,11 +38,26 @@ PLAIT_DEVICE void write_output4(const Params& p, i32 fused_row, i32 kv_head, i32
   }
 }
 
+/// The references of a merge. Lane i of a warp holds the i-th of the first 32: read ahead, since a
+/// read of the plan takes as long as one of the states.
+struct MergeRefs {
+  const StateRef* all = nullptr;
+  i32 count = 0;
+  StateRef mine{};
+
+  MergeRefs() = default;
+  PLAIT_DEVICE MergeRefs(const StateRef* refs, i32 num_refs) : all(refs), count(num_refs) {
+    const i32 lane = static_cast<i32>(threadIdx.x) & 31;
+    if (lane < count) mine = all[lane];
+  }
+};
+
 /// One warp merges one row. States are asked for before their weights are known: what is left of
-/// the latency is one read of the plan and one of the states.
+/// the latency is one read of the states.
 template <class C>
-PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs, i32 head_index,
+PLAIT_DEVICE void merge_row(const Params& p, const MergeRefs& refs, i32 head_index,
                             i32 row_in_merge, i32 fused_row, i32 kv_head) {
+  const i32 num_refs = refs.count;
   constexpr i32 kPasses = ceil_div(C::kHeadDim, 128);            // of four elements per lane
   constexpr i32 kInFlight = (C::kQTile > 16 ? 4 : 8) / kPasses;  // large tiles leave few registers
   const i32 lane = static_cast<i32>(threadIdx.x) & 31;
@@ -51,7 +66,7 @@ PLAIT_DEVICE void merge_row(const Params& p, const StateRef* refs, i32 num_refs,
   const auto load_refs = [&](i32 base) {
     state_lse = neg_inf();
     if (base + lane >= num_refs) return;
-    const StateRef ref = refs[base + lane];
+    const StateRef ref = base == 0 ? refs.mine : refs.all[base + lane];
     state_row = ref.state_row + head_index * ref.head_stride + row_in_merge;
     state_lse = __ldcg(p.state_lse + state_row);
   };
@@ -132,7 +147,7 @@ PLAIT_DEVICE void merge_all(const Params& p) {
     const Merge& merge = merges[counter / merges->head_count];
     const i32 head = counter % merges->head_count;
     for (i32 row = unit % slices; row < merge.num_fused_rows; row += slices) {
-      merge_row<C>(p, refs + merge.ref_begin, merge.num_refs, head, row,
+      merge_row<C>(p, MergeRefs(refs + merge.ref_begin, merge.num_refs), head, row,
                    merge.fused_row_begin + row, merge.head_begin + head);
     }
   }
@@ -143,37 +158,51 @@ PLAIT_DEVICE bool counts_arrivals(const Params& p, const Work& w) {
   return w.state_row >= 0 && w.num_merges > 0 && p.merge_role == kMergeInPlace;
 }
 
+/// A merge as a warp reads it ahead of its arrival.
+struct MergeAhead {
+  Merge merge{};
+  MergeRefs refs;
+
+  MergeAhead() = default;
+  PLAIT_DEVICE MergeAhead(const Params& p, i32 index) {
+    const GroupHeader& g = group_header(p);
+    merge = reinterpret_cast<const Merge*>(p.plan + g.merge_offset)[index];
+    refs = MergeRefs(reinterpret_cast<const StateRef*>(p.plan + g.ref_offset) + merge.ref_begin,
+                     merge.num_refs);
+  }
+};
+
 /// Called by `threads` threads (ranks 0 .. threads - 1) that share named barrier `barrier`, after
-/// they wrote the partial states of (work, KV head `kv_head`). `flags` is shared memory,
-/// i32[threads].
+/// they wrote the partial states of (work, KV head `kv_head`) and met at that barrier. `first`: the
+/// item's first merge. `flags` is shared memory, i32[threads].
 template <class C>
-PLAIT_DEVICE void arrive_and_merge(const Params& p, const Work& w, i32 kv_head, i32* flags,
-                                   i32 rank, i32 threads, u32 barrier) {
-  const GroupHeader& g = group_header(p);
-  const Merge* merges = reinterpret_cast<const Merge*>(p.plan + g.merge_offset) + w.merge_begin;
-  const StateRef* refs = reinterpret_cast<const StateRef*>(p.plan + g.ref_offset);
-  __threadfence();
-  named_barrier_sync(barrier, static_cast<u32>(threads));
+PLAIT_DEVICE void arrive_and_merge(const Params& p, const Work& w, i32 kv_head,
+                                   const MergeAhead& first, i32* flags, i32 rank, i32 threads,
+                                   u32 barrier) {
+  const Merge* merges =
+      reinterpret_cast<const Merge*>(p.plan + group_header(p).merge_offset) + w.merge_begin;
   for (i32 base = 0; base < w.num_merges; base += threads) {
     if (base + rank < w.num_merges) {
-      const Merge& merge = merges[base + rank];
+      const Merge merge = base + rank == 0 ? first.merge : merges[base + rank];
       u32* counter = p.counters + merge.counter_begin + (kv_head - merge.head_begin);
-      const u32 arrived = atomicAdd(counter, 1U) + 1;
+      // Releases what all threads wrote before the barrier, and acquires what others released.
+      const u32 arrived = atomic_add_acq_rel(counter, 1U) + 1;
       const bool last = arrived == static_cast<u32>(merge.num_refs);
       if (last) *counter = 0;
       flags[rank] = last;
     }
-    __threadfence();
     named_barrier_sync(barrier, static_cast<u32>(threads));
     const i32 count = min_of(threads, w.num_merges - base);
     const i32 warps = threads / 32;
     i32 turn = rank / 32;  // rows of all merges are dealt to the warps in turn
     for (i32 i = 0; i < count; ++i) {
       if (!flags[i]) continue;
-      const Merge& merge = merges[base + i];
+      MergeAhead ahead = first;
+      if (base + i > 0) ahead = MergeAhead(p, w.merge_begin + base + i);
+      const Merge& merge = ahead.merge;
       for (i32 row = turn; row < merge.num_fused_rows; row += warps) {
-        merge_row<C>(p, refs + merge.ref_begin, merge.num_refs, kv_head - merge.head_begin, row,
-                     merge.fused_row_begin + row, kv_head);
+        merge_row<C>(p, ahead.refs, kv_head - merge.head_begin, row, merge.fused_row_begin + row,
+                     kv_head);
       }
       turn = (turn + warps - merge.num_fused_rows % warps) % warps;
     }

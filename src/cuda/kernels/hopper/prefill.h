@@ -29,11 +29,18 @@ namespace plait::device::hopper {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 /// Waits for a tile of K or V. Gathered ones need a fence: prefill_gather.h.
+/// `zero`: 0, which may seem to depend on what has to be computed before the wait.
 template <class C>
-PLAIT_DEVICE void wait_full(u64 (&full)[C::kStages], const Ring<C::kStages>& ring) {
-  mbarrier_wait(shared_address(&full[ring.stage]), ring.parity);
+PLAIT_DEVICE void wait_full(u64 (&full)[C::kStages], const Ring<C::kStages>& ring, u32 zero = 0) {
+  mbarrier_wait(shared_address(&full[ring.stage]), ring.parity ^ zero);
   if constexpr (C::kGather) fence_async_shared();
 }
+
+/// Whether a warpgroup waits for P V amid the exponentials of its next tile: by then it is done,
+/// and the sooner its V is released, the sooner the next one is there. Where exponentials take
+/// longer than products it costs more than that.
+template <class C>
+inline constexpr bool kWaitsHalfWay = C::kHeadDim == 128 && !C::kSoftCap;
 
 template <class C>
 PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
@@ -101,12 +108,13 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     }
     RowState rows;
     float factor[2];
-    // Whether `factor` has to rescale what was accumulated before.
-    auto to_probabilities = [&](i32 tile_slot, bool first) {
+    // Whether `factor` has to rescale what was accumulated before; half_way() is called amid the
+    // exponentials.
+    auto to_probabilities = [&](i32 tile_slot, bool first, auto&& half_way) {
       const bool full = is_full(tile_slot);
       float shift[2] = {0.0F, 0.0F};
       bool rescales;
-      float top[2];
+      [[maybe_unused]] float top[2];
       if constexpr (C::kSoftCap && !C::kAlibi) {
         // Most logits are small beside their cap, which then is part of the exponent. What is not
         // seen has no say in it.
@@ -120,7 +128,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
             if constexpr (!kCapsByBits<C>) capped_row_maxima<C>(top, logits);
           }
           rescales = follow_maxima<C>(p, logits, top, first, rows, factor, exponent);
-          take_exponentials<C>(logits, rows, exponent, shift);
+          take_exponentials<C>(logits, rows, exponent, shift, half_way);
           return true;
         };
         if (capped(hook.three_terms) || capped(hook.five_terms)) return rescales;
@@ -143,7 +151,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
       } else {
         rescales = follow_maxima<C>(p, logits, first, rows, factor, exponent, shift);
       }
-      take_exponentials<C>(logits, rows, exponent, shift);
+      take_exponentials<C>(logits, rows, exponent, shift, half_way);
       return rescales;
     };
     // Of tiles that reach out of the list: waits for V and clears rows.
@@ -162,7 +170,7 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     release(s.k_empty[k_ring.stage]);
     k_ring.advance();
     if (!kStagedOutput<C> && tiles.count == 1) release(s.q_empty[0]);
-    to_probabilities(tile_slot, true);
+    to_probabilities(tile_slot, true, [] {});
     pack_tile<C>(probabilities, logits);
     // Zeros, and not a first product that does not add: what the last item left in these registers
     // would live while states are merged.
@@ -193,15 +201,21 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
         named_barrier_arrive(other_turn, kConsumerThreads);
       }
       if (!kStagedOutput<C> && t == 0) release(s.q_empty[0]);
-      const bool rescales = to_probabilities(tile_slot, false);
-      pin_registers(logits);
       // The wait for the next K is due anyway; here its branch also keeps ptxas from hoisting the
       // wait for P V above the exponentials, which it does in straight-line code.
-      if (t > 0) wait_full<C>(s.k_full, k_ring);
-      wgmma_wait<0>();
-      pin_registers(o);
-      release(s.v_empty[v_ring.stage]);
-      v_ring.advance();
+      auto wait_for_output = [&](u32 zero) {
+        if (t > 0) wait_full<C>(s.k_full, k_ring, zero);
+        wgmma_wait<0>();
+        pin_registers(o);
+        release(s.v_empty[v_ring.stage]);
+        v_ring.advance();
+      };
+      const bool rescales = to_probabilities(tile_slot, false, [&] {
+        // That it seems to depend on the first row's sum keeps that row's exponentials above it.
+        if constexpr (kWaitsHalfWay<C>) wait_for_output(rows.sum[0] < 0.0F ? 1U : 0U);
+      });
+      pin_registers(logits);
+      if constexpr (!kWaitsHalfWay<C>) wait_for_output(0);
       if (rescales) rescale(o, factor);
       pack_tile<C>(probabilities, logits);
     }
@@ -243,8 +257,9 @@ PLAIT_DEVICE void prefill_consumer(const Params& p, PrefillShared<C>& s) {
     wgmma_wait<0>();
     pin_registers(logits);
     if (counts_arrivals(p, w)) {
-      arrive_and_merge<C>(p, w, this_head, s.merge_flags, fresh_thread_index() - 128,
-                          kConsumerThreads, kMergeBarrier);
+      named_barrier_sync(kMergeBarrier, kConsumerThreads);
+      arrive_and_merge<C>(p, w, this_head, MergeAhead(p, w.merge_begin), s.merge_flags,
+                          fresh_thread_index() - 128, kConsumerThreads, kMergeBarrier);
     }
   }
 }
@@ -274,7 +289,7 @@ PLAIT_DEVICE void prefill_worker(const HopperParams& p, PrefillShared<C>& s) {
     }
     fence_mbarrier_init();
   }
-  s.works.fill(p.common, slices);
+  s.works.fill(p.common, slices, static_cast<i32>(threadIdx.x), static_cast<i32>(blockDim.x));
   __syncthreads();
   if (tid < 128) {
     release_registers<kProducerRegisters<C>>();

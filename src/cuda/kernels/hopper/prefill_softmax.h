@@ -157,10 +157,11 @@ PLAIT_DEVICE bool follow_maxima(const Params& p, const float (&s)[C::kTileN / 2]
   return true;
 }
 
-/// Turns logits into probabilities in place.
-template <class C, class Exponent>
+/// Turns logits into probabilities in place; calls half_way() between the thread's rows.
+template <class C, class Exponent, class HalfWay>
 PLAIT_DEVICE void take_exponentials(float (&s)[C::kTileN / 2], RowState& rows,
-                                    const Exponent& exponent, const float (&shift)[2]) {
+                                    const Exponent& exponent, const float (&shift)[2],
+                                    HalfWay&& half_way) {
 #pragma unroll
   for (i32 r = 0; r < 2; ++r) {
     const float base = C::kAlibi ? __fsub_rn(rows.base(r), shift[r]) : rows.base(r);
@@ -174,6 +175,7 @@ PLAIT_DEVICE void take_exponentials(float (&s)[C::kTileN / 2], RowState& rows,
         sum += probability;
       }
     rows.sum[r] = sum;
+    if (r == 0) half_way();
   }
 }
 

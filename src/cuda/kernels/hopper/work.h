@@ -47,8 +47,16 @@ struct alignas(16) Work {
 PLAIT_DEVICE i32 warp_uniform(i32 value) { return __shfl_sync(~0U, value, 0); }
 
 PLAIT_DEVICE const GroupHeader& group_header(const Params& p) {
-  const PlanHeader& plan = *reinterpret_cast<const PlanHeader*>(p.plan);
-  return *reinterpret_cast<const GroupHeader*>(p.plan + plan.group_offset[p.group]);
+  return *reinterpret_cast<const GroupHeader*>(p.plan + group_header_offset(p.group));
+}
+
+/// Where this CTA's work begins: of no slices if it has none.
+PLAIT_DEVICE WorkerStart worker_start(const Params& p) {
+  const GroupHeader& g = group_header(p);
+  const ClassHeader& c = g.classes[p.class_index];
+  const i32 worker = static_cast<i32>(blockIdx.x);
+  if (p.class_index >= g.num_classes || worker >= c.num_workers) return WorkerStart{};
+  return reinterpret_cast<const WorkerStart*>(p.plan + c.start_offset)[worker];
 }
 
 /// Slices of worker `worker` of this launch's class: [first, last).
@@ -113,23 +121,46 @@ struct WorkTable {
   // The last ones, two per warp and reader in it, for works past the cached ones.
   Work works[kCached + 2 * kWarps * kReaders];
 
-  /// By all threads of the CTA, before a barrier.
-  PLAIT_DEVICE void fill(const Params& p, SliceRange slices) {
-    for (i32 i = static_cast<i32>(threadIdx.x); i < min_of(kCached, slices.last - slices.first);
-         i += static_cast<i32>(blockDim.x)) {
+  /// By `threads` threads (ranks 0 .. threads - 1), before a barrier of all readers.
+  PLAIT_DEVICE void fill(const Params& p, SliceRange slices, i32 rank, i32 threads) {
+    for (i32 i = rank; i < min_of(kCached, slices.last - slices.first); i += threads) {
       works[i] = load_work(p, slices.first + i);
     }
   }
   /// By whole warps. The work stays valid until `reader` asks for that of index + 2 or later.
   PLAIT_DEVICE const Work& get(const Params& p, SliceRange slices, i32 index, i32 reader = 0) {
-    i32 at = index - slices.first;
-    if (at >= kCached) {
-      at = kCached + (static_cast<i32>(threadIdx.x) / 32 * kReaders + reader) * 2 + (index & 1);
-      __syncwarp();
-      if ((threadIdx.x & 31) == 0) works[at] = load_work(p, index);
-      __syncwarp();
+    const i32 at = index - slices.first;
+    return at < kCached ? works[warp_uniform(at)] : resolve(p, index, reader);
+  }
+  /// The same, whether the table is filled or not.
+  PLAIT_DEVICE const Work& resolve(const Params& p, i32 index, i32 reader) {
+    Work& own = works[own_entry(index, reader)];
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) own = load_work(p, index);
+    __syncwarp();
+    return own;
+  }
+  /// The same of a worker's first work, as far as copies of its keys need it.
+  PLAIT_DEVICE const Work& begin(const WorkerStart& start, i32 reader) {
+    Work& own = works[own_entry(start.first_slice, reader)];
+    if ((threadIdx.x & 31) == 0) {
+      own.head = start.head;
+      own.count = start.count;
+      own.kv_begin = start.kv_begin;
+      own.kv_end = start.kv_end;
+      own.list_end = start.list_end;
+      own.page_begin = start.page_begin;
+      own.view = start.view;
+      own.request = start.request;
     }
-    return works[warp_uniform(at)];
+    __syncwarp();
+    return own;
+  }
+
+ private:
+  PLAIT_DEVICE static i32 own_entry(i32 index, i32 reader) {
+    const i32 warp = static_cast<i32>(threadIdx.x) / 32;
+    return warp_uniform(kCached + (warp * kReaders + reader) * 2 + (index & 1));
   }
 };
 
