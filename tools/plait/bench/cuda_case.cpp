@@ -221,12 +221,13 @@ void CudaCase::check_rows() {
 
 void CudaCase::plan() { attention_->plan(arrays_.batch, Stream{timer_.stream()}); }
 
-void CudaCase::plain_read() {
+void CudaCase::plain_read(bool evict_first) {
   CuDevicePtr data = pool_.address();
   long long count = pool_.bytes() / 16;
   // Written only if the xor of all words hits one value; the output is a good place for it.
   CuDevicePtr sink = output_.address();
-  void* arguments[] = {&data, &count, &sink};
+  int evicts_first = evict_first ? 1 : 0;
+  void* arguments[] = {&data, &count, &sink, &evicts_first};
   const cuda::DeviceFacts& facts = timer_.context()->facts();
   const ContextScope scope(*timer_.context());
   launch(*probe_, {static_cast<unsigned>(facts.sm_count * probe_->blocks_per_sm()), 1, 1},

@@ -30,8 +30,9 @@ class CudaCase {
            const CudaCaseOptions& options);
 
   void run() { attention_->run(args_); }
-  /// Reads as many bytes as K and V hold, once, and does nothing else.
-  void plain_read();
+  /// Reads as many bytes as K and V hold, once, and does nothing else; `evict_first`: asks the L2
+  /// to give its lines up first.
+  void plain_read(bool evict_first);
   /// Plans the same batch again and uploads it.
   void plan();
 
