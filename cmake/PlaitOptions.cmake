@@ -20,7 +20,9 @@ endif()
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(PLAIT_CCACHE ccache)
   if(PLAIT_CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${PLAIT_CCACHE}")
+    # Paths relative to the tree: clones and work trees of it share what the cache holds.
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+        "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${PLAIT_CCACHE}")
   endif()
 endif()
 
