@@ -97,7 +97,6 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
       merge_later_(request.groups.size(), false) {
   release_parked();
   state_->context = std::move(context);
-  require_legacy_stream(*state_->context, "attention");
   load_kernels(request, kernels);
   upload_constants();
   state_->workspace = std::make_unique<Workspace>(state_->context, layout_.ledger.total(),
@@ -115,6 +114,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
         measured_ ? layout_.carve<device::u64>(base, layout_.worker_times) : nullptr;
   }
   // The status block and the counters are the only places whose prior content would matter.
+  require_legacy_stream(*state_->context, "attention");
   const SetupScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
   driver.check(driver.memset_d8(layout_.address(base, layout_.status), 0,
@@ -186,6 +186,7 @@ void CudaExecutor::upload_constants() {
   if (!values.empty()) {
     const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(float));
     state_->constants = DeviceBuffer(state_->context, bytes, "constants");
+    require_legacy_stream(*state_->context, "attention");
     const SetupScope scope(*state_->context);
     const Driver& driver = state_->context->driver();
     driver.check(driver.memcpy_host_to_device(state_->constants.address(), values.data(),

@@ -2,6 +2,8 @@
 //
 // Captures that forbid their own thread, or in global mode every thread, what Plait has to do
 // meanwhile.
+#include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -131,6 +133,29 @@ TEST_F(CaptureMode, WhatWouldEndACaptureOfAStreamThatWaitsForTheLegacyOneIsRefus
   EXPECT_NO_THROW(executor->run(args_));
   CuGraph graph = nullptr;
   ASSERT_EQ(driver.stream_end_capture(captured, &graph), kCuSuccess);
+  driver.graph_destroy(graph);
+  driver.stream_destroy(captured);
+}
+
+TEST_F(CaptureMode, ACaptureThatBeginsWhileKernelsLoadIsNotEnded) {
+  constexpr unsigned kWaitsForLegacy = 0;
+  const Driver& driver = context_->driver();
+  CuStream captured = make_stream(kWaitsForLegacy);
+  // Asked for memory late in the making: as if another thread began just then.
+  engine_options_.allocator.allocate = [&](std::int64_t bytes, Device) {
+    driver.check(driver.stream_begin_capture(captured, CuCaptureMode::kRelaxed), "begin");
+    return std::aligned_alloc(256, static_cast<std::size_t>((bytes + 255) / 256 * 256));
+  };
+  engine_options_.allocator.deallocate = [](void* memory, Device) { std::free(memory); };
+  try {
+    make_executor();
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+    EXPECT_EQ(error.field(), "attention");
+  }
+  CuGraph graph = nullptr;
+  EXPECT_EQ(driver.stream_end_capture(captured, &graph), kCuSuccess);
   driver.graph_destroy(graph);
   driver.stream_destroy(captured);
 }
