@@ -328,6 +328,19 @@ TEST(DiskCache, FullFileSystemKeepsKernelsInMemory) {
   EXPECT_TRUE(fs::is_empty(directory.path("cache"))) << "half a file must not stay";
 }
 
+TEST(DiskCache, WhatAKilledProcessOfTheSameIdLeftDoesNotEndWriting) {
+  const test::TemporaryDirectory directory;
+  DiskCache cache(directory.path("cache"));
+  // In a container, a process often has the id of the one before it.
+  const std::string entry = directory.path("cache/" + entry_name(key_of("k")));
+  for (int serial = 0; serial < 1000; ++serial) {
+    std::ofstream(entry + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(serial));
+  }
+  EXPECT_EQ(text_of(cache.get_or_build(key_of("k"), [] { return kernel_of("code"); })), "code");
+  EXPECT_TRUE(cache.writable()) << cache.reason();
+  EXPECT_TRUE(cache.load(key_of("k")));
+}
+
 TEST(DiskCache, ForeignOwnedDirectoryIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make a directory of another user";
   const test::TemporaryDirectory directory;

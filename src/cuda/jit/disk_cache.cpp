@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -156,8 +157,11 @@ std::vector<CompilerBuild> DiskCache::compilers_of(const DiskKey& key) const {
 bool DiskCache::store(const DiskKey& key, const CompiledKernel& kernel) {
   static std::atomic<unsigned> serial{0};
   const std::string final_path = directory_ + "/" + entry_name(key);
+  // In containers, a process often has the id of a killed one, or of one that still writes: the
+  // name holds the time too.
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const Leftover temporary(final_path + ".tmp." + std::to_string(::getpid()) + "." +
-                           std::to_string(serial.fetch_add(1)));
+                           std::to_string(serial.fetch_add(1)) + "." + std::to_string(now));
   int error = write_file(temporary.path(), encode_entry(key, kernel));
   if (error == 0 && ::rename(temporary.path().c_str(), final_path.c_str()) != 0) error = errno;
   if (error == 0) {
