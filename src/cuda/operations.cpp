@@ -211,12 +211,21 @@ class CudaOperations final : public Operations {
     DeviceBuffer values;
   };
 
+  struct Capture;
+
   /// Everything on the device, which graphs keep as long as they live. Never shrinks.
   struct Loaded {
     std::mutex mutex;
     std::vector<std::pair<KernelKey, std::shared_ptr<const LoadedKernel>>> kernels;
     std::vector<RopeTable> rope_tables;
-    std::uint64_t last_capture = 0;  // that keeps this; 0: none yet
+    std::vector<std::weak_ptr<const Capture>>
+        captures;  // that keep this; those of ended graphs too
+  };
+
+  /// What the graph of one capture keeps.
+  struct Capture {
+    std::shared_ptr<Loaded> loaded;
+    std::uint64_t id;
   };
 
   template <typename Params>
@@ -284,9 +293,16 @@ class CudaOperations final : public Operations {
         "cuStreamGetCaptureInfo", "stream");
     if (status != CuCaptureStatus::kActive) return;
     const std::lock_guard lock(loaded_->mutex);
-    if (loaded_->last_capture == id) return;
-    keep_alive_with_graph(driver, graph, loaded_);
-    loaded_->last_capture = id;
+    // The latest first: captures rarely take turns.
+    std::vector<std::weak_ptr<const Capture>>& captures = loaded_->captures;
+    for (auto known = captures.rbegin(); known != captures.rend(); ++known) {
+      const std::shared_ptr<const Capture> capture = known->lock();
+      if (capture != nullptr && capture->id == id) return;
+    }
+    const auto capture = std::make_shared<const Capture>(Capture{loaded_, id});
+    keep_alive_with_graph(driver, graph, capture);
+    std::erase_if(captures, [](const auto& known) { return known.expired(); });
+    captures.push_back(capture);
   }
 
   std::shared_ptr<DeviceContext> context_;

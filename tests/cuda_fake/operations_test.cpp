@@ -125,6 +125,40 @@ TEST_F(FakeOperations, WorkAfterACallThatFailed) {
   }
 }
 
+TEST_F(FakeOperations, EachCaptureKeepsOneObjectAlsoWhereCapturesTakeTurns) {
+  make_context();
+  make_operands();
+  auto operations = make_operations();
+  calls();
+  const auto merge = [&](CuStream stream) {
+    Stream on;
+    on.handle = stream;
+    operations->merge_state(rows_, lse_, rows_, lse_, rows_, lse_, {}, on);
+  };
+  merge(nullptr);  // loads the kernel, which no capture may
+  const Driver& driver = context_->driver();
+  CuStream streams[] = {make_stream(), make_stream()};
+  for (int round = 1; round <= 2; ++round) {
+    for (CuStream stream : streams) {
+      driver.check(driver.stream_begin_capture(stream, CuCaptureMode::kThreadLocal), "begin");
+    }
+    for (int layer = 0; layer < 3; ++layer) {
+      for (CuStream stream : streams) merge(stream);
+    }
+    EXPECT_EQ(fake_state().user_objects.size(), 2u) << "round " << round;
+    for (CuStream stream : streams) {
+      CuGraph graph = nullptr;
+      driver.check(driver.stream_end_capture(stream, &graph), "end");
+      driver.graph_destroy(graph);
+    }
+    EXPECT_EQ(fake_state().user_objects.size(), 0u) << "round " << round;
+  }
+  for (CuStream stream : streams) driver.stream_destroy(stream);
+  operations.reset();
+  release_parked();
+  EXPECT_TRUE(fake_state().modules.empty()) << "no capture is left that keeps them";
+}
+
 TEST_F(FakeOperations, OperandsOnTheHostOrMisalignedAreRefusedByName) {
   make_context();
   make_operands();
