@@ -30,7 +30,12 @@ std::string default_cache_directory() {
     return std::filesystem::current_path(ignored);
   }();
   const std::string chosen = environment("PLAIT_CACHE_DIR");
-  if (!chosen.empty()) return (start / chosen).string();
+  if (!chosen.empty()) {
+    const std::filesystem::path path = start / chosen;
+    // Without a start, as where that directory was deleted, a relative name means none. The other
+    // variables are no substitute for what the user chose.
+    return path.is_absolute() ? path.string() : std::string();
+  }
   // The XDG specification wants relative ones ignored. No HOME is relative but by mistake.
   const auto is_absolute = [](const std::string& name) { return name.starts_with('/'); };
   const std::string cache = environment("XDG_CACHE_HOME");

@@ -10,7 +10,8 @@ namespace plait {
 
 /// An absolute path: PLAIT_CACHE_DIR, where it is relative below the directory in which the process
 /// was at the first call; else $XDG_CACHE_HOME/plait, else ~/.cache/plait. Empty if none of these
-/// variables is set, or only the latter two to relative paths.
+/// variables is set, or only the latter two to relative paths, or PLAIT_CACHE_DIR to one and the
+/// directory of the first call was deleted.
 std::string default_cache_directory();
 
 /// Creates `directory` (0700) if needed. Empty if it may be used, else one sentence that says why

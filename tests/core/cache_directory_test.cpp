@@ -60,5 +60,20 @@ TEST(CacheDirectory, ARelativeOneStaysWhereTheProcessWas) {
   }));
 }
 
+TEST(CacheDirectory, ARelativeOneOfADeletedDirectoryIsNone) {
+  const test::TemporaryDirectory directory;
+  const auto holds_where_deleted = [&](const std::string& chosen, const std::string& expected) {
+    return in_fresh_process({{"PLAIT_CACHE_DIR", chosen}, {"HOME", "/c"}}, [&] {
+      const std::string gone = directory.path("gone");
+      fs::create_directory(gone);
+      fs::current_path(gone);
+      fs::remove(gone);
+      return default_cache_directory() == expected;
+    });
+  };
+  EXPECT_TRUE(holds_where_deleted("cache", ""));
+  EXPECT_TRUE(holds_where_deleted("/cache", "/cache"));
+}
+
 }  // namespace
 }  // namespace plait

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -367,6 +368,19 @@ TEST(DiskCache, FileInPlaceOfTheDirectoryIsRefused) {
   std::ofstream(directory.path("cache")) << "x";
   EXPECT_FALSE(DiskCache(directory.path("cache")).readable());
   EXPECT_FALSE(DiskCache("").readable());
+}
+
+TEST(DiskCache, NoDirectoryIsReportedWithTheVariableThatWasToNameOne) {
+  const char* set = std::getenv("PLAIT_CACHE_DIR");
+  const std::string before = set == nullptr ? "" : set;
+  ::setenv("PLAIT_CACHE_DIR", "cache", 1);
+  const std::string relative = DiskCache("").reason();
+  ::unsetenv("PLAIT_CACHE_DIR");
+  const std::string none = DiskCache("").reason();
+  if (!before.empty()) ::setenv("PLAIT_CACHE_DIR", before.c_str(), 1);
+  EXPECT_NE(relative.find("PLAIT_CACHE_DIR is cache, which is relative"), std::string::npos)
+      << relative;
+  EXPECT_NE(none.find("none of PLAIT_CACHE_DIR"), std::string::npos) << none;
 }
 
 TEST(DiskCache, SymbolicLinkIsNotFollowedToAnEntry) {

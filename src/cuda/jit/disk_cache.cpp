@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/cache_directory.h"
+#include "core/environment.h"
 #include "core/key_lock.h"
 #include "core/leftover.h"
 
@@ -84,7 +85,11 @@ std::string DiskCache::default_directory() { return default_cache_directory(); }
 
 DiskCache::DiskCache(std::string directory) : directory_(std::move(directory)) {
   if (directory_.empty()) {
-    reason_ = "no directory: none of PLAIT_CACHE_DIR, XDG_CACHE_HOME and HOME names one";
+    const std::string chosen = environment("PLAIT_CACHE_DIR");
+    reason_ = chosen.empty()
+                  ? "no directory: none of PLAIT_CACHE_DIR, XDG_CACHE_HOME and HOME names one"
+                  : "no directory: PLAIT_CACHE_DIR is " + chosen +
+                        ", which is relative, and the directory that it is below is gone";
     return;
   }
   std::error_code error;
