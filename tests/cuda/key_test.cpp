@@ -116,9 +116,11 @@ TEST(KernelKey, SymbolsAreIdentifiers) {
 TEST(Arch, ParsesAndRefuses) {
   EXPECT_EQ(to_string(parse_arch("sm_90a", "arch")), "sm_90a");
   EXPECT_EQ(to_string(parse_arch("sm_120", "arch")), "sm_120");
+  EXPECT_EQ(to_string(parse_arch("sm_100f", "arch")), "sm_100f");
   const std::vector<Arch> list = {{80, 0}, {90, 'a'}};
   EXPECT_EQ(parse_arch_list("sm_80,sm_90a,sm_80", "arch"), list);
-  for (const char* bad : {"", "90a", "sm_", "sm_75", "sm_90x", "sm_9a0", "sm_80,"}) {
+  for (const char* bad : {"", "90a", "sm_", "sm_75", "sm_90x", "sm_9a0", "sm_80,", "sm_80a",
+                          "sm_86a", "sm_89f", "sm_90f"}) {
     EXPECT_EQ(field_of([&] { parse_arch_list(bad, "--arch"); }), "--arch") << bad;
   }
 }

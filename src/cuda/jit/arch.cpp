@@ -32,6 +32,11 @@ Arch parse_arch(std::string_view text, std::string_view field) {
   if (error != std::errc() || end != rest.data() + rest.size() || arch.sm < 80 || arch.sm > 999) {
     throw refuse();
   }
+  // CUDA C++ Programming Guide, feature sets: 'a' exists from 9.0 on, 'f' from 10.0 on.
+  if ((arch.suffix == 'a' && arch.sm < 90) || (arch.suffix == 'f' && arch.sm < 100)) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(field), quote_text(text),
+                "suffix a from sm_90 on only, suffix f from sm_100 on only");
+  }
   return arch;
 }
 
