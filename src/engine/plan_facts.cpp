@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "plan/plan_words.h"
+
 namespace plait::detail {
 namespace {
 
@@ -36,8 +38,7 @@ void for_each_request(const PlanFacts& facts, const device::RowBlock& block, Vis
 PlanFacts facts_of(const Batch& batch, const AttentionSpec& spec, const Plan& plan,
                    std::size_t group, bool checked) {
   const std::int32_t* const words = plan.words.data();
-  const auto& g = *reinterpret_cast<const device::GroupHeader*>(
-      words + device::group_header_offset(static_cast<std::int32_t>(group)));
+  const device::GroupHeader& g = group_header(plan, group);
   PlanFacts facts;
   facts.total_q = g.total_q;
   for (std::int32_t r = 0; r < g.num_requests; ++r) {
@@ -48,9 +49,8 @@ PlanFacts facts_of(const Batch& batch, const AttentionSpec& spec, const Plan& pl
     facts.num_pages[v] = batch.views[v].page_indptr.back();
     facts.has_positions[v] = !batch.views[v].positions.empty() || batch.views[v].positions_at_run;
   }
-  const std::span<const device::RowBlock> blocks{
-      reinterpret_cast<const device::RowBlock*>(words + g.block_offset),
-      static_cast<std::size_t>(g.num_blocks)};
+  const std::span<const device::RowBlock> blocks{array_at<device::RowBlock>(plan, g.block_offset),
+                                                 static_cast<std::size_t>(g.num_blocks)};
   if (spec.mask == MaskKind::kCustom) facts.mask_bytes = mask_bytes_of(blocks);
   if (checked) {
     facts.blocks.assign(blocks.begin(), blocks.end());

@@ -3,20 +3,12 @@
 
 #include <algorithm>
 
+#include "plan/plan_words.h"
+
 namespace plait {
 namespace {
 
 constexpr double kUnit = 1.0 / 16.0;  // cost-model units are 1/16 ns
-
-template <class T>
-const T* at(const Plan& plan, std::int32_t offset) {
-  return reinterpret_cast<const T*>(plan.words.data() + offset);
-}
-
-const device::GroupHeader& group_header(const Plan& plan, std::size_t group) {
-  return *at<device::GroupHeader>(plan,
-                                  device::group_header_offset(static_cast<std::int32_t>(group)));
-}
 
 std::int64_t tokens_of(const device::Run& run, const device::Piece* pieces) {
   std::int64_t tokens = 0;
@@ -30,8 +22,8 @@ std::int64_t tokens_of(const device::Run& run, const device::Piece* pieces) {
 
 std::int64_t planned_kv_tokens(const Plan& plan, std::size_t group) {
   const auto& g = group_header(plan, group);
-  const auto* runs = at<device::Run>(plan, g.run_offset);
-  const auto* pieces = at<device::Piece>(plan, g.piece_offset);
+  const auto* runs = array_at<device::Run>(plan, g.run_offset);
+  const auto* pieces = array_at<device::Piece>(plan, g.piece_offset);
   std::int64_t tokens = 0;
   for (std::int32_t r = 0; r < g.num_runs; ++r) {
     tokens += runs[r].head_count * tokens_of(runs[r], pieces);
@@ -43,10 +35,10 @@ PlanPicture picture_of(const Plan& plan, std::size_t group, const AttentionSpec&
                        const PlanTarget& target) {
   using namespace device;  // NOLINT: this reads the layout
   const auto& g = group_header(plan, group);
-  const auto* runs = at<Run>(plan, g.run_offset);
-  const auto* pieces = at<Piece>(plan, g.piece_offset);
-  const auto* merges = at<Merge>(plan, g.merge_offset);
-  const auto* q_indptr = at<std::int32_t>(plan, g.q_indptr_offset);
+  const auto* runs = array_at<Run>(plan, g.run_offset);
+  const auto* pieces = array_at<Piece>(plan, g.piece_offset);
+  const auto* merges = array_at<Merge>(plan, g.merge_offset);
+  const auto* q_indptr = array_at<std::int32_t>(plan, g.q_indptr_offset);
   const std::int32_t group_size = spec.group_size();
   const auto request_of = [&](std::int32_t fused_row) {
     const std::int32_t row = fused_row / group_size;
@@ -66,8 +58,8 @@ PlanPicture picture_of(const Plan& plan, std::size_t group, const AttentionSpec&
     ends.resize(static_cast<std::size_t>(picture.num_workers), 0.0);
     const TileClass* tile = &target.canonical;
     if (g.segment_tokens == 0) tile = &target.classes[static_cast<std::size_t>(c)];
-    const auto* indptr = at<std::int32_t>(plan, k.worker_offset);
-    const auto* slices = at<Slice>(plan, k.slice_offset);
+    const auto* indptr = array_at<std::int32_t>(plan, k.worker_offset);
+    const auto* slices = array_at<Slice>(plan, k.slice_offset);
     for (std::int32_t w = 0; w < k.num_workers; ++w) {
       double& end = ends[static_cast<std::size_t>(first + w)];
       for (std::int32_t s = indptr[w]; s < indptr[w + 1]; ++s) {
