@@ -14,32 +14,12 @@
 #include "cuda/setup_scope.h"
 #include "cuda/stream_checks.h"
 #include "plait/error.h"
+#include "plan/plan_words.h"
 
 namespace plait::cuda {
 namespace {
 
 CuStream handle_of(Stream stream) noexcept { return static_cast<CuStream>(stream.handle); }
-
-const device::GroupHeader& group_header(const Plan& plan, std::size_t group) {
-  return *reinterpret_cast<const device::GroupHeader*>(
-      plan.words.data() + device::group_header_offset(static_cast<std::int32_t>(group)));
-}
-
-/// Bit v is set if tensors[v] brings an address.
-std::uint32_t defined_bits(std::span<const Tensor> tensors) {
-  std::uint32_t bits = 0;
-  for (std::size_t index = 0; index < tensors.size(); ++index) {
-    if (tensors[index].data != nullptr) bits |= 1U << index;
-  }
-  return bits;
-}
-
-/// An operand that a current plan does not read may be without memory, but not in a graph.
-void refuse_missing_operand(const char* field, const Tensor& tensor) {
-  if (tensor.data != nullptr) return;
-  throw Error(ErrorCode::kInvalidArgument, field, "no address in a captured run",
-              "the memory that replays after later plans shall use");
-}
 
 /// Checked mode waits for what runs read, which a capture forbids.
 void refuse_checked_capture(const Driver& driver, CuStream stream) {
@@ -93,6 +73,7 @@ CudaExecutor::CudaExecutor(const FamilyHooks& family, std::shared_ptr<DeviceCont
       ring_(context, zeros_in_copy_, std::max<std::int64_t>(request.bounds.plan_words * 4, 16)),
       branches_(context, canonical_ ? 0 : largest_class_count(request.targets) - 1),
       run_graphs_(context, most_run_graphs(*context, *request.engine)),
+      captures_(request.groups.size()),
       slices_(request.groups.size()),
       merge_later_(request.groups.size(), false) {
   release_parked();
@@ -239,7 +220,7 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
     }
   }
 
-  if (!captures_.empty()) check_against_graphs(plan);
+  captures_.check(plan);
 
   std::byte* const staging = ring_.acquire(handle);
   if (reinterpret_cast<const std::byte*>(plan.words.data()) != staging) {
@@ -273,78 +254,20 @@ void CudaExecutor::upload(const Plan& plan, Stream stream) {
 
 bool CudaExecutor::note_capture(const RunArgs& args, CuStream stream) {
   const Driver& driver = state_->context->driver();
-  CuCaptureStatus status = CuCaptureStatus::kNone;
-  std::uint64_t id = 0;
-  CuGraph graph = nullptr;
-  check_capture_query(
-      driver, driver.stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr),
-      "cuStreamGetCaptureInfo", "run.stream");
-  if (status == CuCaptureStatus::kInvalidated) {
+  const CaptureInfo capture = capture_info(driver, stream, "run.stream");
+  if (capture.status == CuCaptureStatus::kInvalidated) {
     throw Error(ErrorCode::kMismatch, "run.stream", "a capture that an earlier call invalidated",
                 "a valid capture");
   }
-  if (status == CuCaptureStatus::kNone) return false;
+  if (capture.status == CuCaptureStatus::kNone) return false;
   if (checked_) refuse_checked_capture(driver, stream);
-  // The latest first: captures rarely take turns.
-  std::shared_ptr<Capture> capture;
-  for (auto known = captures_.rbegin(); known != captures_.rend(); ++known) {
-    capture = known->lock();
-    if (capture != nullptr && capture->id == id) break;
-    capture.reset();
-  }
-  if (capture == nullptr) {
-    capture = std::make_shared<Capture>();
-    capture->id = id;
-    capture->state = state_;
-    capture->page_ids.assign(state_->groups.size(), ~0U);
-    capture->positions.assign(state_->groups.size(), ~0U);
-    keep_alive_with_graph(driver, graph, capture);
-    std::erase_if(captures_, [](const auto& known) { return known.expired(); });
-    captures_.push_back(capture);
-  }
-  const auto group = static_cast<std::size_t>(args.group);
-  refuse_missing_operand("q", args.q);
-  refuse_missing_operand("k", args.k);
-  refuse_missing_operand("v", args.v);
-  refuse_missing_operand("o", args.o);
-  capture->page_ids[group] &= defined_bits(args.page_ids);
-  capture->positions[group] &= defined_bits(args.positions);
+  captures_.note(driver, capture, args, state_);
   return true;
 }
 
 std::vector<std::uint64_t> CudaExecutor::living_captures() const {
   release_parked();
-  std::vector<std::uint64_t> ids;
-  for (const std::weak_ptr<Capture>& known : captures_) {
-    if (const std::shared_ptr<Capture> capture = known.lock()) ids.push_back(capture->id);
-  }
-  return ids;
-}
-
-void CudaExecutor::check_against_graphs(const Plan& plan) {
-  std::erase_if(captures_, [](const auto& known) { return known.expired(); });
-  for (const std::weak_ptr<Capture>& known : captures_) {
-    const std::shared_ptr<Capture> capture = known.lock();
-    for (std::size_t group = 0; capture != nullptr && group < state_->groups.size(); ++group) {
-      const device::GroupHeader& header = group_header(plan, group);
-      const auto* blocks =
-          reinterpret_cast<const device::RowBlock*>(plan.words.data() + header.block_offset);
-      for (std::int32_t index = 0; index < header.num_blocks; ++index) {
-        const device::RowBlock& block = blocks[index];
-        const std::uint32_t bit = 1U << block.view;
-        const bool paged = (block.flags & device::kBlockRagged) == 0 && block.num_slots > 0;
-        const bool positions = (block.flags & device::kBlockHasPositions) != 0;
-        const char* missing = paged && (capture->page_ids[group] & bit) == 0        ? "page_ids"
-                              : positions && (capture->positions[group] & bit) == 0 ? "positions"
-                                                                                    : nullptr;
-        if (missing == nullptr) continue;
-        throw Error(
-            ErrorCode::kMismatch, "plan",
-            "a batch that reads " + std::string(missing) + " of view " + std::to_string(block.view),
-            "views whose operands the runs captured in a living graph brought");
-      }
-    }
-  }
+  return captures_.living();
 }
 
 void CudaExecutor::run(const RunArgs& args) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/branches.h"
+#include "cuda/captures.h"
 #include "cuda/device.h"
 #include "cuda/family.h"
 #include "cuda/jit/kernel_cache.h"
@@ -58,23 +59,12 @@ class CudaExecutor final : public Executor {
     std::vector<Group> groups;
   };
 
-  /// What a graph under construction, or made, took from this object: the addresses in `state`, and
-  /// per group which view operands its runs brought (bit per view). Lives as long as the graph.
-  struct Capture {
-    std::uint64_t id = 0;
-    std::shared_ptr<State> state;
-    std::vector<std::uint32_t> page_ids;
-    std::vector<std::uint32_t> positions;
-  };
-
   /// Words in the table of worker times.
   std::size_t worker_time_count() const noexcept;
   void load_kernels(const ExecutorRequest& request, KernelCache& kernels);
   void upload_constants();
   /// Whether `args` is being captured; if so, ties what the launch uses to the graph.
   bool note_capture(const RunArgs& args, CuStream stream);
-  /// Refuses a plan that reads operands which a living graph's runs did not bring.
-  void check_against_graphs(const Plan& plan);
   /// The launches of a run: one per tile class, then one that merges, if any does.
   struct PreparedRun {
     std::array<ParameterBuffer, device::kMaxClasses + 1> parameters;
@@ -111,7 +101,7 @@ class CudaExecutor final : public Executor {
   StagingRing ring_;
   Branches branches_;
   RunGraphs run_graphs_;
-  std::vector<std::weak_ptr<Capture>> captures_;
+  Captures captures_;
   // Slices of the current plan, [group][class]: a class without work is not launched, except into a
   // graph, which has to serve later plans.
   std::vector<std::array<std::int32_t, device::kMaxClasses>> slices_;

@@ -285,22 +285,17 @@ class CudaOperations final : public Operations {
 
   void keep_alive_if_captured(CuStream stream) {
     const Driver& driver = context_->driver();
-    CuCaptureStatus status = CuCaptureStatus::kNone;
-    std::uint64_t id = 0;
-    CuGraph graph = nullptr;
-    check_capture_query(
-        driver, driver.stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr),
-        "cuStreamGetCaptureInfo", "stream");
-    if (status != CuCaptureStatus::kActive) return;
+    const CaptureInfo info = capture_info(driver, stream, "stream");
+    if (info.status != CuCaptureStatus::kActive) return;
     const std::lock_guard lock(loaded_->mutex);
     // The latest first: captures rarely take turns.
     std::vector<std::weak_ptr<const Capture>>& captures = loaded_->captures;
     for (auto known = captures.rbegin(); known != captures.rend(); ++known) {
       const std::shared_ptr<const Capture> capture = known->lock();
-      if (capture != nullptr && capture->id == id) return;
+      if (capture != nullptr && capture->id == info.id) return;
     }
-    const auto capture = std::make_shared<const Capture>(Capture{loaded_, id});
-    keep_alive_with_graph(driver, graph, capture);
+    const auto capture = std::make_shared<const Capture>(Capture{loaded_, info.id});
+    keep_alive_with_graph(driver, info.graph, capture);
     std::erase_if(captures, [](const auto& known) { return known.expired(); });
     captures.push_back(capture);
   }

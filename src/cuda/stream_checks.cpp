@@ -17,6 +17,15 @@ void check_capture_query(const Driver& driver, CuResult result, const char* call
   driver.check(result, call);
 }
 
+CaptureInfo capture_info(const Driver& driver, CuStream stream, const char* field) {
+  CaptureInfo info;
+  check_capture_query(
+      driver,
+      driver.stream_get_capture_info(stream, &info.status, &info.id, &info.graph, nullptr, nullptr),
+      "cuStreamGetCaptureInfo", field);
+  return info;
+}
+
 void refuse_capture(const Driver& driver, CuStream stream, const char* field,
                     const char* expected) {
   CuCaptureStatus capturing = CuCaptureStatus::kNone;

@@ -4,6 +4,8 @@
 // was, captures included.
 #pragma once
 
+#include <cstdint>
+
 #include "cuda/device.h"
 
 namespace plait::cuda {
@@ -12,6 +14,16 @@ namespace plait::cuda {
 /// for the legacy stream while a stream is captured that waits for it.
 void check_capture_query(const Driver& driver, CuResult result, const char* call,
                          const char* field);
+
+/// The capture that a stream is part of, and its graph; null and 0 without one.
+struct CaptureInfo {
+  CuCaptureStatus status = CuCaptureStatus::kNone;
+  std::uint64_t id = 0;
+  CuGraph graph = nullptr;
+};
+
+/// Throws as check_capture_query does.
+CaptureInfo capture_info(const Driver& driver, CuStream stream, const char* field);
 
 /// Throws Error{kMismatch} for a stream that is being captured, and for the legacy one while a
 /// stream is captured that waits for it.
