@@ -215,7 +215,7 @@ PlanBounds plan_bounds(std::span<const AttentionSpec> groups, const Capacity& ca
     bounds.state_rows = std::max(bounds.state_rows, b.state_rows);
     bounds.counters = std::max(bounds.counters, b.counters);
     bounds.merges = std::max(bounds.merges, b.merges);
-    bounds.workers = std::max(bounds.workers, b.workers);
+    bounds.workers[g] = b.workers;
   }
   const auto fits = [](const char* name, std::int64_t value) {
     if (value <= INT32_MAX) return;

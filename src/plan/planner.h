@@ -89,13 +89,13 @@ std::uint64_t plan_fingerprint(std::span<const AttentionSpec> groups);
 void require_specs(const Plan& plan, std::uint64_t fingerprint);
 
 /// Buffer sizes that any plan within `capacity` needs, computed by the ledger (src/plan/ledger.h),
-/// and the workers that a launch has.
+/// and the workers that a launch of each group has.
 struct PlanBounds {
   std::int64_t plan_words = 0;
   std::int64_t state_rows = 0;  // o: [state_rows, head_dim_vo] f32, lse: [state_rows] f32
   std::int64_t counters = 0;
   std::int64_t merges = 0;
-  std::int64_t workers = 0;  // of the group that has most
+  std::array<std::int64_t, device::kMaxGroups> workers{};
 };
 
 PlanBounds plan_bounds(std::span<const AttentionSpec> groups, const Capacity& capacity,

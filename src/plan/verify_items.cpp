@@ -30,8 +30,8 @@ void GroupVerifier::check_assignment() {
   for (i32 c = 0; c < header_.num_classes; ++c) {
     const ClassHeader& k = header_.classes[c];
     // What a worker past the launch's last one is given would never be computed.
-    require(k.num_workers >= 0 && k.num_workers <= bounds_.workers, "workers of a class",
-            k.num_workers, "at most those of a launch");
+    require(k.num_workers >= 0 && k.num_workers <= bounds_.workers[index_], "workers of a class",
+            k.num_workers, "at most those of the group's launch");
     const auto indptr = section<i32>(k.worker_offset, k.num_workers + 1, "worker lists");
     const auto slices = section<Slice>(k.slice_offset, k.num_slices, "slices");
     require(indptr.front() == 0 && indptr.back() == k.num_slices &&

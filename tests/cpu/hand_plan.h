@@ -40,8 +40,11 @@ class HandPlan {
 
   Plan plan() const { return {words_, {}}; }
   PlanBounds bounds() const {
-    return {static_cast<std::int64_t>(words_.size()), state_rows_, counters_, 0,
-            options_.num_workers};
+    return {static_cast<std::int64_t>(words_.size()),
+            state_rows_,
+            counters_,
+            0,
+            {options_.num_workers}};
   }
 
  private:

@@ -284,26 +284,28 @@ TEST(Verify, PositionsAtRunLieWithinTheShortestRequestThatSeesThem) {
   EXPECT_NO_THROW(verify_plan({&spec, 1}, {&batch, 1}, plan, planner.bounds()));
 }
 
-TEST(Verify, RefusesMoreWorkersThanALaunchHas) {
-  const AttentionSpec spec = small_spec();
-  const PlanTarget target = two_classes();
+TEST(Verify, RefusesMoreWorkersThanAGroupsLaunchHas) {
+  const std::vector<AttentionSpec> specs(2, small_spec());
+  std::vector<PlanTarget> targets(2, two_classes());
+  targets[0].num_workers = 9;
   Capacity capacity;
   capacity.max_requests = 4;
   capacity.max_query_rows = 4;
   capacity.max_kv_tokens = 2048;
-  Planner planner({&spec, 1}, capacity, {}, {&target, 1});
+  Planner planner(specs, capacity, {}, targets);
   OwnedBatch owned = paged_batch({{1, 300}, {1, 200}, {1, 100}}, kPage);
   const Batch& batch = owned.get();
   const Plan& plan = planner.plan({&batch, 1});
   PlanBounds bounds = planner.bounds();
-  EXPECT_EQ(bounds.workers, target.num_workers);
-  EXPECT_NO_THROW(verify_plan({&spec, 1}, {&batch, 1}, plan, bounds));
-  bounds.workers -= 1;
+  EXPECT_EQ(bounds.workers[0], 9);
+  EXPECT_EQ(bounds.workers[1], 7);
+  EXPECT_NO_THROW(verify_plan(specs, {&batch, 1}, plan, bounds));
+  bounds.workers[1] -= 1;
   try {
-    verify_plan({&spec, 1}, {&batch, 1}, plan, bounds);
+    verify_plan(specs, {&batch, 1}, plan, bounds);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.field(), "plan of group 0: workers of a class");
+    EXPECT_EQ(error.field(), "plan of group 1: workers of a class");
     EXPECT_EQ(error.value(), "7");
   }
 }
