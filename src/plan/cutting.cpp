@@ -88,9 +88,9 @@ class Cutter {
     } else {
       assign(whole_.runs);  // nothing is cut
     }
-    if (workers_.largest_load <= good() || !group_.policy.balance) return write();
+    if (workers_.largest_load <= mean_ + mean_ / 128 || !group_.policy.balance) return write();
     LevelPlan level;
-    if (!pays(level)) return smaller();
+    if (!pays(level)) return workers_.largest_load <= good() ? write() : smaller();
     split_heads(level.team, batch_, list_);
     cut_at_level(group_, level, list_, scratch_);
     num_runs_ = cost_runs(group_, list_, scratch_).count;
@@ -166,6 +166,7 @@ class Cutter {
            (size.state_rows - whole_.size.state_rows) * per_state_row;
   }
 
+  /// Good enough not to try chunks of one size, each of which costs an assignment.
   i64 good() const { return mean_ + mean_ / 32; }
 
   const GroupFacts& group_;

@@ -204,7 +204,7 @@ void Planner::Impl::plan_group(const GroupFacts& fixed, const Batch& batch, Blob
   WorkerPlan workers;
   const RunSection runs = cut_and_assign(group, whole, facts, list, blob, memory.scratch, workers);
   write_slices(group, workers, memory.scratch, blob, out);
-  write_starts(runs, blob, out);
+  write_starts(runs, memory.scratch, blob, out);
   const MergeSection merges = write_merges(facts, list, runs, blob);
   if (runs.state_rows > bounds.state_rows || merges.num_counters > bounds.counters) {
     throw Error(ErrorCode::kInternal, "partial state rows", std::to_string(runs.state_rows),

@@ -9,7 +9,8 @@
 
 namespace plait::planning {
 
-/// Writes the starts of all classes, behind their slices.
-void write_starts(const RunSection& section, BlobWriter& blob, device::GroupHeader& header);
+/// Writes the starts of all classes, behind their slices, and how much there is to read.
+void write_starts(const RunSection& section, const Scratch& scratch, BlobWriter& blob,
+                  device::GroupHeader& header);
 
 }  // namespace plait::planning

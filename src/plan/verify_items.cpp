@@ -65,6 +65,16 @@ void GroupVerifier::check_starts() const {
     const ClassHeader& k = header_.classes[c];
     const auto indptr = section<i32>(k.worker_offset, k.num_workers + 1, "worker lists");
     const auto slices = section<Slice>(k.slice_offset, k.num_slices, "slices");
+    i64 tokens = 0;
+    for (const Slice& slice : slices) {
+      const Run& run = runs_[static_cast<std::size_t>(slice.run)];
+      for (i32 p = run.piece_begin; p < run.piece_begin + run.num_pieces; ++p) {
+        const Piece& piece = pieces_[static_cast<std::size_t>(p)];
+        tokens += i64{slice.count} * (piece.kv_end - piece.kv_begin);
+      }
+    }
+    tokens = std::min<i64>(tokens / std::max(k.num_workers, 1), INT32_MAX);
+    require(k.kv_tokens == tokens, "tokens of a class", k.kv_tokens, "those of its items");
     const auto starts = section<WorkerStart>(k.start_offset, k.num_workers, "worker starts");
     require(k.start_offset % 4 == 0, "worker starts", k.start_offset, "a multiple of 16 bytes");
     for (std::size_t w = 0; w < starts.size(); ++w) {

@@ -128,7 +128,7 @@ class Planned {
                   "reserved", "reserved"});
     name_records("class", begin + 24, group.num_classes,
                  {"q_tile", "kv_tile", "num_workers", "worker_offset", "slice_offset", "num_slices",
-                  "start_offset", "reserved"});
+                  "start_offset", "kv_tokens"});
     name_records("block", group.block_offset, group.num_blocks,
                  {"view", "row_begin", "num_rows", "page_begin", "num_slots", "base_pos", "pos0",
                   "request", "flags", "kv_len", "mask_bit0_lo", "mask_bit0_hi", "mask_row_bits",

@@ -22,7 +22,7 @@
 namespace plait::device {
 
 inline constexpr u32 kPlanMagic = 0x54494C50;  // "PLIT"
-inline constexpr i32 kPlanVersion = 2;
+inline constexpr i32 kPlanVersion = 3;
 inline constexpr i32 kMaxGroups = 8;
 inline constexpr i32 kMaxClasses = 4;
 
@@ -44,7 +44,7 @@ struct ClassHeader {
   i32 slice_offset;   // Slice[]
   i32 num_slices;
   i32 start_offset;  // WorkerStart[num_workers]
-  i32 reserved;
+  i32 kv_tokens;     // of all items, head by head: a worker's share, at most 2^31 - 1
 };
 
 struct GroupHeader {

@@ -132,10 +132,12 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
       const bool counted = counts_arrivals(p, w);
       MergeAhead first_merge;
       if (counted) first_merge = MergeAhead(p, w.merge_begin);
-      write_item(p, s, w, kv_head);
-      if constexpr (!C::kGather) fence_async_shared();
-      named_barrier_sync(kItemBarrier, C::kWarps * 32);
-      if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot);
+      // The fence waits for a thread's writes, those to global memory too: before them.
+      write_item(p, s, w, kv_head, [&] {
+        if constexpr (!C::kGather) fence_async_shared();
+        named_barrier_sync(kItemBarrier, C::kWarps * 32);
+        if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot);
+      });
       if (counted) {
         arrive_and_merge<C>(p, w, kv_head, first_merge, s.merge_flags, tid, C::kWarps * 32,
                             kItemBarrier);

@@ -11,11 +11,11 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-/// Blocks of a warp that make the first MiB of a worker. They are copied evict first, so that a
-/// short read leaves the L2 to what others wrote there and need again; a long read that goes on so
-/// takes 3 % longer than one that lets all of that go (docs/perf-log.md).
+/// Where a worker's share is at most so many tokens, 2 MiB of K and V, they are copied evict first:
+/// a short read leaves the L2 to what others wrote there and need again. A long one is 1 to 3 %
+/// faster if it lets all of that go (docs/perf-log.md).
 template <class C>
-inline constexpr i32 kEarlyBlocks = static_cast<i32>((1 << 20) / (C::kWarps * kSlotBytes<C>));
+inline constexpr i32 kShortRead = (2 << 20) / static_cast<i32>(kSlotBytes<C> / kBlockTokens);
 
 /// Walks this warp's blocks of all the worker's items in order, one batch of up to 32 page ids at a
 /// time (lane i holds the id of the i-th block of the batch; where rows are gathered, lanes i and
@@ -34,7 +34,7 @@ struct DecodeLoader {
   PendingSlot pending;  // where rows are gathered: of the next block
   const Work* w;
   bool table_filled;  // else works are resolved one by one
-  i32 num_early;      // blocks that are still copied evict first
+  u64 policy;
 
   PLAIT_DEVICE DecodeLoader(const HopperParams& params, DecodeShared<C>& shared,
                             const WorkerStart& start)
@@ -43,7 +43,7 @@ struct DecodeLoader {
     lane = static_cast<i32>(threadIdx.x) & 31;
     slice = slices.first;
     table_filled = false;
-    num_early = kEarlyBlocks<C>;
+    policy = share_of_tokens(p) <= kShortRead<C> ? kL2EvictFirst : kL2EvictNormal;
     w = &s.works.begin(start, 1);
     head = w->head;
     phase = 0;
@@ -155,8 +155,6 @@ struct DecodeLoader {
     }
     const u32 full = shared_address(&s.full[warp][slot]);
     const u32 data = shared_address(s.slots[warp][slot]);
-    const u64 policy = num_early > 0 ? kL2EvictFirst : kL2EvictNormal;
-    --num_early;
     if (lane == 0) {
       mbarrier_arrive_expect(full, kSlotBytes<C>);
       tma_load_5d(data, k_map, full, 0, token, 0, head, page, policy);

@@ -41,15 +41,20 @@ PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState<C>& st, i32 warp, i
   if (lane == 0) s.parked_at[warp] = static_cast<i32>(slot - &s.slots[0][0][0]);
 }
 
-/// Merges the warps' parked states of one item, in warp order, and writes them out.
-template <class C>
-PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w, i32 kv_head) {
-  const i32 tid = static_cast<i32>(threadIdx.x);
-  const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
+/// Merges the warps' parked states of one item, in warp order, and writes them out. Calls
+/// `release()` when all have been read, by all threads: what it waits for should not be what is
+/// written here.
+template <class C, class Release>
+PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w, i32 kv_head,
+                             Release&& release) {
+  constexpr i32 kThreads = C::kWarps * 32;
   constexpr i32 kQuads = C::kHeadDim / 4;
+  const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
+  const i32 num_quads = w.num_fused_rows * kQuads;
   const float4* parked = reinterpret_cast<const float4*>(s.slots);
-  for (i32 index = tid; index < w.num_fused_rows * kQuads; index += C::kWarps * 32) {
-    const i32 row = index / kQuads;
+  for (i32 index = static_cast<i32>(threadIdx.x);; index += kThreads) {
+    const bool valid = index < num_quads;
+    const i32 row = valid ? index / kQuads : 0;
     const i32 quad = index % kQuads;
     const i32 at =
         static_cast<i32>(parked_index<C>(static_cast<u32>(row), static_cast<u32>(quad) * 2) / 2);
@@ -66,28 +71,33 @@ PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w,
       values[i] = float4{0.0F, 0.0F, 0.0F, 0.0F};
       if (sums[i] != 0.0F) values[i] = parked[s.parked_at[i] / 16 + at];
     }
-    const float base = best == neg_inf() ? 0.0F : best;
-    float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
-    float total = 0.0F;
+    const bool last = index - static_cast<i32>(threadIdx.x) + kThreads >= num_quads;
+    if (last) release();
+    if (valid) {
+      const float base = best == neg_inf() ? 0.0F : best;
+      float4 sum{0.0F, 0.0F, 0.0F, 0.0F};
+      float total = 0.0F;
 #pragma unroll
-    for (i32 i = 0; i < C::kWarps; ++i) {
-      const float weight = fast_exp2(maxima[i] - base);
-      total += weight * sums[i];
-      sum.x += weight * values[i].x;
-      sum.y += weight * values[i].y;
-      sum.z += weight * values[i].z;
-      sum.w += weight * values[i].w;
+      for (i32 i = 0; i < C::kWarps; ++i) {
+        const float weight = fast_exp2(maxima[i] - base);
+        total += weight * sums[i];
+        sum.x += weight * values[i].x;
+        sum.y += weight * values[i].y;
+        sum.z += weight * values[i].z;
+        sum.w += weight * values[i].w;
+      }
+      const float inv = total == 0.0F ? 0.0F : v_scale(p, kv_head) / total;
+      const float4 o{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv};
+      const float lse = natural_lse(best, total);
+      if (state_row < 0) {
+        write_output4<C>(p, w.fused_row_begin + row, kv_head, quad * 4, o, lse);
+      } else {
+        const i64 out = state_row + row;
+        __stcg(reinterpret_cast<float4*>(p.state_o + out * C::kHeadDim) + quad, o);
+        if (quad == 0) __stcg(p.state_lse + out, lse);
+      }
     }
-    const float inv = total == 0.0F ? 0.0F : v_scale(p, kv_head) / total;
-    const float4 o{sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv};
-    const float lse = natural_lse(best, total);
-    if (state_row < 0) {
-      write_output4<C>(p, w.fused_row_begin + row, kv_head, quad * 4, o, lse);
-    } else {
-      const i64 out = state_row + row;
-      __stcg(reinterpret_cast<float4*>(p.state_o + out * C::kHeadDim) + quad, o);
-      if (quad == 0) __stcg(p.state_lse + out, lse);
-    }
+    if (last) return;
   }
 }
 

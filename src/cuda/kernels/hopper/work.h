@@ -59,6 +59,11 @@ PLAIT_DEVICE WorkerStart worker_start(const Params& p) {
   return reinterpret_cast<const WorkerStart*>(p.plan + c.start_offset)[worker];
 }
 
+/// Tokens of K and V that a worker of this launch reads, about. Of a launch with work.
+PLAIT_DEVICE i32 share_of_tokens(const Params& p) {
+  return group_header(p).classes[p.class_index].kv_tokens;
+}
+
 /// Slices of worker `worker` of this launch's class: [first, last).
 struct SliceRange {
   i32 first, last;
