@@ -91,23 +91,31 @@ class Cutter {
     if (workers_.largest_load <= mean_ + mean_ / 128 || !group_.policy.balance) return write();
     LevelPlan level;
     if (!pays(level)) return workers_.largest_load <= good() ? write() : smaller();
-    split_heads(level.team, batch_, list_);
+    split_heads(level.team * level.heads_each, batch_, list_);
     cut_at_level(group_, level, list_, scratch_);
     num_runs_ = cost_runs(group_, list_, scratch_).count;
     workers_ = level.workers;
     workers_.team = level.team;
+    workers_.heads_each = level.heads_each;
     workers_.num_runs = num_runs_;
     return write();
   }
 
   /// Whether level cutting fits the budgets and beats the assignment at hand. Changes no task.
   bool pays(LevelPlan& level) const {
+    // The last merge is waited for, about as long as an item takes to begin and end.
+    i64 wait = 0;
+    for (std::size_t c = 0; c < static_cast<std::size_t>(group_.num_classes); ++c) {
+      if (whole_.runs.classes[c].runs == 0) continue;
+      wait = std::max<i64>(wait, group_.classes[c].cost.per_item);
+    }
     const i64 load = workers_.largest_load;
     if (!find_level(group_, batch_, list_, whole_, scratch_, level) ||
-        level.workers.largest_load >= load - load / 256 || !keeps_bound(group_, level.workers)) {
+        level.workers.largest_load >= load - std::max(load / 256, wait) ||
+        !keeps_bound(group_, level.workers)) {
       return false;
     }
-    return (level.size.runs - whole_.size.runs * level.copies) * level.team <=
+    return (level.size.runs - whole_.size.runs * level.copies) * level.team * level.heads_each <=
                group_.bounds.split_items &&
            level.size.state_rows - whole_.size.state_rows <= group_.bounds.split_rows;
   }

@@ -120,7 +120,7 @@ Lane try_level(const GroupFacts& group, const LevelPlan& plan, const TaskList& l
           group.classes[c], task, lane, [&](i32) { ++items; }, [](i32) {});
       lane.size.runs += items - 1;
       if (items > 1 || task.needs_state) {
-        lane.size.state_rows += i64{items} * task.num_fused * plan.team;
+        lane.size.state_rows += i64{items} * task.num_fused * plan.team * plan.heads_each;
       }
     }
   }
@@ -134,12 +134,12 @@ void summarise(const GroupFacts& group, const LevelPlan& plan, const Lanes& lane
     ClassSummary& out = workers.classes[c];
     out.q_tile = group.classes[c].q_tile;
     const Lane& lane = lanes[plan.together ? 0 : c];
-    out.num_items = lane.items[c] * plan.team;
-    out.total_load = lane.totals[c] * plan.team;
+    out.num_items = lane.items[c] * plan.team * plan.heads_each;
+    out.total_load = lane.totals[c] * plan.team * plan.heads_each;
     workers.total_load += out.total_load;
     if (out.num_items == 0) continue;
     out.num_workers = plan.together ? group.num_workers : plan.shares[c] * plan.team;
-    out.largest_load = lane.largest_load();
+    out.largest_load = lane.largest_load() * plan.heads_each;
     out.largest_item = lane.largest_item;
     workers.largest_load = std::max(workers.largest_load, out.largest_load);
     workers.largest_item = std::max(workers.largest_item, lane.largest_item);
@@ -246,6 +246,18 @@ class LevelSearch {
   i64 best_load_ = INT64_MAX;
 };
 
+/// Whether workers are to have two neighbouring heads of a run: where kernels compute them at once,
+/// and no more of the runs are cut for it. Fewer runs than teams have to be cut for each of them,
+/// and pieces of two heads cost twice the merging.
+bool takes_pairs(const GroupFacts& group, const WholeSize& whole, i32 teams) {
+  i32 runs = 0;
+  for (std::size_t c = 0; c < static_cast<std::size_t>(group.num_classes); ++c) {
+    if (whole.runs.classes[c].runs > 0 && !group.classes[c].pairs_heads) return false;
+    runs += whole.runs.classes[c].runs;
+  }
+  return runs >= teams;
+}
+
 }  // namespace
 
 bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList& list,
@@ -254,6 +266,10 @@ bool find_level(const GroupFacts& group, const BatchFacts& batch, const TaskList
   plan.team = team_heads(batch.domain_heads, group.num_workers);
   plan.copies = batch.domain_heads / plan.team;
   const i32 teams = group.num_workers / plan.team;
+  if (plan.copies % 2 == 0 && takes_pairs(group, whole, teams)) {
+    plan.heads_each = 2;
+    plan.copies /= 2;
+  }
   const std::size_t classes = static_cast<std::size_t>(group.num_classes);
   plan.together = classes == 1 || group.target->shared_workers;
   if (teams < 2) return false;

@@ -13,8 +13,9 @@ namespace plait::planning {
 
 /// Where workers are full.
 struct LevelPlan {
-  i32 team = 1;                                   // workers, one per head
-  i32 copies = 1;                                 // of the list: heads of a domain / team
+  i32 team = 1;                                   // workers that share the heads of a run
+  i32 heads_each = 1;                             // of a run, for each worker of a team
+  i32 copies = 1;                                 // of the list, which share a domain's heads
   bool together = true;                           // one set of workers for all classes, in place 0
   std::array<i32, device::kMaxClasses> shares{};  // teams of each set
   std::array<i64, device::kMaxClasses> level{};   // of a team of each set

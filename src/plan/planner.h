@@ -37,6 +37,9 @@ struct TileClass {
   std::int32_t q_tile = 0;   // fused rows
   std::int32_t kv_tile = 0;  // tokens
   CostModel cost;
+  /// Its kernel computes two heads of a run at once where a worker has both, which is cheaper than
+  /// one after the other.
+  bool pairs_heads = false;
 };
 
 /// What the planner knows of a device and of the kernels that will run there.

@@ -51,8 +51,8 @@ class Lists {
     }
   }
 
-  /// One item for each worker of a run's team. Teams of later runs are later ones.
-  void write_teams(const i32* runs, i32 num_runs, const i32* team_of, i32 team) {
+  /// `heads_each` items for each worker of a run's team. Teams of later runs are later ones.
+  void write_teams(const i32* runs, i32 num_runs, const i32* team_of, i32 team, i32 heads_each) {
     Slice* slice = open(i64{num_runs} * team);
     Slice* const first = slice;
     i32* const workers = indptr();
@@ -62,8 +62,8 @@ class Lists {
       i32 end = begin + 1;
       while (end < num_runs && team_of[runs[end]] == of) ++end;
       while (worker <= of * team) workers[worker++] = static_cast<i32>(slice - first);
-      for (i32 item = 0; item < team; ++item) {
-        for (i32 r = begin; r < end; ++r) *slice++ = {runs[r], item, 1};
+      for (i32 w = 0; w < team; ++w) {
+        for (i32 r = begin; r < end; ++r) *slice++ = {runs[r], w * heads_each, heads_each};
         workers[worker++] = static_cast<i32>(slice - first);
       }
       begin = end;
@@ -100,9 +100,9 @@ void write_slices(const GroupFacts& group, const WorkerPlan& plan, const Scratch
       lists.write_none();
       out.slice_offset = blob.open<Slice>(0);
     } else if (plan.team > 0) {
-      const i32 runs = static_cast<i32>(plan.classes[c].num_items / plan.team);
+      const i32 runs = static_cast<i32>(plan.classes[c].num_items / (plan.team * plan.heads_each));
       list_runs(scratch, plan.num_runs, runs, c);
-      lists.write_teams(scratch.class_runs, runs, scratch.run_team, plan.team);
+      lists.write_teams(scratch.class_runs, runs, scratch.run_team, plan.team, plan.heads_each);
     } else if (plan.mixed) {
       lists.write(begin, end, scratch.workers,
                   [&](i32 run) { return scratch.run_class[run] == c; });

@@ -14,8 +14,10 @@ struct WorkerPlan {
   std::array<i32, device::kMaxClasses> class_end{};
   bool mixed = false;
   std::array<bool, device::kMaxClasses> by_worker{};  // in order of workers
-  // Level cutting assigns nothing: item h of run r goes to worker run_team[r] * team + h.
+  // Level cutting assigns nothing: worker run_team[r] * team + i takes the items of run r from
+  // heads_each * i on.
   i32 team = 0;
+  i32 heads_each = 1;
   i32 num_runs = 0;
   i64 total_load = 0;
   i64 largest_load = 0;

@@ -35,6 +35,8 @@ inline constexpr i32 kGatheringWarps = 4;  // of prefill: each copies a quarter 
 PLAIT_HD constexpr i32 prefill_tile_tokens(i32 head_dim) { return head_dim > 128 ? 64 : 128; }
 PLAIT_HD constexpr i32 prefill_query_stages(i32 head_dim) { return head_dim > 128 ? 1 : 2; }
 PLAIT_HD constexpr i32 decode_warps(i32 head_dim) { return head_dim > 128 ? 4 : 8; }
+/// Two KV heads at once, by half of the warps each.
+PLAIT_HD constexpr bool decodes_pairs(i32 head_dim) { return head_dim <= 128; }
 PLAIT_HD constexpr i32 decode_slots(i32 head_dim) { return head_dim > 64 ? 3 : 6; }  // per warp
 
 }  // namespace plait::device::hopper

@@ -79,7 +79,11 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
     const i32 full_begin = ranged ? w.full_begin : w.kv_begin;
     const i32 full_end = ranged ? w.full_end : w.kv_end;
 
-    for (i32 kv_head = w.head; kv_head < w.head + w.count; ++kv_head) {
+    const i32 end_head = w.head + w.count;
+    for (i32 first_head = w.head; first_head < end_head;) {
+      const HeadShare<C> share(end_head - first_head);
+      const i32 kv_head = first_head + share.head(warp);
+      first_head += share.heads;
       q.load(p, s, w, kv_head);
       hook.start_head(p, kv_head);
       if constexpr (C::kAlibi) {
@@ -87,12 +91,12 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
         for (i32 r = 0; r < 2; ++r) bias.start_row(p, w, r, lane / 4 + 8 * r, kv_head);
       }
       state.clear();
-      i32 block = (warp - phase) & (C::kWarps - 1);
+      i32 block = share.first_block(warp, phase);
       phase = (phase + num_blocks) & (C::kWarps - 1);
       const bool has_blocks = block < num_blocks;
       unsigned char* parked = s.slots[warp][0];
       i32 parked_slot = -1;
-      for (; block < num_blocks; block += C::kWarps) {
+      for (; block < num_blocks; block += share.warps) {
         loader.wait(slot, parity);
         const u32 data = shared_address(s.slots[warp][slot]);
         const i32 begin = slot0 + block * kBlockTokens;
@@ -120,7 +124,7 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
           slot = 0;
           parity ^= 1;
         }
-        if (block + C::kWarps < num_blocks) {
+        if (block + share.warps < num_blocks) {
           loader.issue(k_map, v_map, done);
         } else {
           parked_slot = done;  // the last slot of an item holds the state until it is merged
@@ -128,19 +132,21 @@ PLAIT_DEVICE void decode_worker(const HopperParams& hp, DecodeShared<C>& s) {
         }
       }
       park_state(s, state, warp, w.num_fused_rows, has_blocks, parked);
-      named_barrier_sync(kItemBarrier, C::kWarps * 32);
+      share.sync(warp);
       const bool counted = counts_arrivals(p, w);
       MergeAhead first_merge;
       if (counted) first_merge = MergeAhead(p, w.merge_begin);
+      const i32 rank = tid - share.first_warp(warp) * 32;
       // The fence waits for a thread's writes, those to global memory too: before them.
-      write_item(p, s, w, kv_head, [&] {
+      write_item(p, s, w, kv_head, share, rank, [&] {
         if constexpr (!C::kGather) fence_async_shared();
-        named_barrier_sync(kItemBarrier, C::kWarps * 32);
+        share.sync(warp);
         if (parked_slot >= 0) loader.issue(k_map, v_map, parked_slot);
       });
       if (counted) {
-        arrive_and_merge<C>(p, w, kv_head, first_merge, s.merge_flags, tid, C::kWarps * 32,
-                            kItemBarrier);
+        share.sync(warp);
+        arrive_and_merge<C>(p, w, kv_head, first_merge, s.merge_flags + (tid - rank), rank,
+                            share.warps * 32, share.barrier(warp));
       }
     }
   }

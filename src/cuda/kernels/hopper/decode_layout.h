@@ -22,7 +22,7 @@ template <class C>
 inline constexpr u32 kSlotBytes = 2 * kBlockBytes<C>;
 inline constexpr i32 kDecodeRows = 16;
 inline constexpr i32 kCachedWorks = 32;
-inline constexpr u32 kItemBarrier = 1;  // of all warps
+inline constexpr u32 kItemBarrier = 1;  // see HeadShare
 
 /// Queries that registers have no room for beside the output: [part of dim][row][64], swizzled.
 template <class C>
@@ -43,6 +43,32 @@ struct DecodeShared : QueryBuffer<C> {
   i32 parked_at[C::kWarps];  // byte of `slots` where the warp parked its output state
   i32 merge_flags[C::kWarps * 32];
   alignas(8) u64 full[C::kWarps][C::kSlots];
+};
+
+/// How the warps share the heads of an item: half of them one head and half the next, while there
+/// are two. Pages are read at twice the width then, and an item ends once for both.
+template <class C>
+struct HeadShare {
+  static constexpr bool kPairs = decodes_pairs(C::kHeadDim);
+  static_assert(!kPairs || !kSharedQueries<C>, "the buffer has queries of one head");
+  i32 heads;  // at once
+  i32 warps;  // of each
+
+  PLAIT_DEVICE explicit HeadShare(i32 heads_left) {
+    heads = kPairs && heads_left > 1 ? 2 : 1;
+    warps = C::kWarps / heads;
+  }
+  PLAIT_DEVICE i32 head(i32 warp) const { return heads == 1 ? 0 : warp / (C::kWarps / 2); }
+  PLAIT_DEVICE i32 first_warp(i32 warp) const { return warp & ~(warps - 1); }
+  /// The first block of a warp, where `phase` blocks were dealt before.
+  PLAIT_DEVICE i32 first_block(i32 warp, i32 phase) const { return (warp - phase) & (warps - 1); }
+  /// Barrier of the warps of a head. Halves may be an item apart, so that none is anyone else's.
+  PLAIT_DEVICE u32 barrier(i32 warp) const {
+    return kItemBarrier + static_cast<u32>(heads == 1 ? 0 : 1 + head(warp));
+  }
+  PLAIT_DEVICE void sync(i32 warp) const {
+    named_barrier_sync(barrier(warp), static_cast<u32>(warps) * 32);
+  }
 };
 
 /// Blocks of an item: block b holds slots first_slot + 16 b up. Ragged ones are aligned to the

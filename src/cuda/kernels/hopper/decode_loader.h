@@ -27,11 +27,11 @@ struct DecodeLoader {
   DecodeShared<C>& s;
   SliceRange slices;
   i32 warp, lane;
-  i32 slice, head;
+  i32 slice, head;                    // head: the first of those at once
   i32 first_slot, num_blocks, phase;  // phase: blocks of all earlier items, modulo kWarps
-  i32 block;                          // next block of this warp in the item
-  i32 batch_begin, ids;
-  PendingSlot pending;  // where rows are gathered: of the next block
+  i32 block, stride;                  // next block of this warp in the item
+  i32 taken, ids;                     // of the batch
+  PendingSlot pending;                // where rows are gathered: of the next block
   const Work* w;
   bool table_filled;  // else works are resolved one by one
   u64 policy;
@@ -56,12 +56,16 @@ struct DecodeLoader {
     }
   }
 
+  PLAIT_DEVICE i32 own_head() const {
+    return head + (stride == C::kWarps ? 0 : warp / (C::kWarps / 2));
+  }
   PLAIT_DEVICE bool done() const { return slice >= slices.last; }
 
   PLAIT_DEVICE void next_item() {
     do {
       phase = (phase + num_blocks) & (C::kWarps - 1);
-      if (++head >= w->head + w->count) {
+      head += HeadShare<C>(w->head + w->count - head).heads;
+      if (head >= w->head + w->count) {
         if (++slice >= slices.last) return;
         w = table_filled ? &s.works.get(p, slices, slice, 1) : &s.works.resolve(p, slice, 1);
         head = w->head;
@@ -75,16 +79,18 @@ struct DecodeLoader {
     const BlockRange blocks = block_range<C>(*w);
     first_slot = blocks.first_slot;
     num_blocks = blocks.count;
-    block = (warp - phase) & (C::kWarps - 1);
+    const HeadShare<C> share(w->head + w->count - head);
+    stride = share.warps;
+    block = share.first_block(warp, phase);
   }
 
   PLAIT_DEVICE void load_ids() {
-    batch_begin = block;
+    taken = 0;
     if constexpr (C::kGather) {
       const i32 token = lane & (kBlockTokens - 1);
       pending = PageSlots(p, *w).fetch(p, first_slot + block * kBlockTokens + token);
     } else if constexpr (C::kPaged) {
-      const i32 mine = block + lane * C::kWarps;
+      const i32 mine = block + lane * stride;
       ids = 0;
       if (mine < num_blocks) {
         ids = load_page_id(p, *w, (first_slot + mine * kBlockTokens) / page_size<C>(p));
@@ -115,10 +121,10 @@ struct DecodeLoader {
   PLAIT_DEVICE void copy_block(u32 data, u32 number) const {
     const u32 l = static_cast<u32>(lane);
     copy_rows<kBlockTokens, C::kParts, kPartBytes, kComplete>(
-        RowsInLanes{number, 0}, l, data, lane_source(p, false, head, l), hp.k_rows.bytes);
+        RowsInLanes{number, 0}, l, data, lane_source(p, false, own_head(), l), hp.k_rows.bytes);
     copy_rows<kBlockTokens, C::kParts, kPartBytes, kComplete>(
-        RowsInLanes{number, kBlockTokens}, l, data + kBlockBytes<C>, lane_source(p, true, head, l),
-        hp.v_rows.bytes);
+        RowsInLanes{number, kBlockTokens}, l, data + kBlockBytes<C>,
+        lane_source(p, true, own_head(), l), hp.v_rows.bytes);
   }
 
   /// Waits for the oldest block under way, in `slot`.
@@ -148,7 +154,7 @@ struct DecodeLoader {
     i32 token = 0;
     i32 page = 0;
     if constexpr (C::kPaged) {
-      page = __shfl_sync(~0U, ids, (block - batch_begin) / C::kWarps);
+      page = __shfl_sync(~0U, ids, taken);
       token = (first_slot + block * kBlockTokens) % page_size<C>(p);
     } else {
       token = w->page_begin + first_slot + block * kBlockTokens;
@@ -157,17 +163,17 @@ struct DecodeLoader {
     const u32 data = shared_address(s.slots[warp][slot]);
     if (lane == 0) {
       mbarrier_arrive_expect(full, kSlotBytes<C>);
-      tma_load_5d(data, k_map, full, 0, token, 0, head, page, policy);
-      tma_load_5d(data + kBlockBytes<C>, v_map, full, 0, token, 0, head, page, policy);
+      tma_load_5d(data, k_map, full, 0, token, 0, own_head(), page, policy);
+      tma_load_5d(data + kBlockBytes<C>, v_map, full, 0, token, 0, own_head(), page, policy);
     }
     __syncwarp();
   }
 
   PLAIT_DEVICE void advance() {
-    block += C::kWarps;
+    block += stride;
     if (block >= num_blocks) {
       next_item();
-    } else if (C::kGather || block - batch_begin >= 32 * C::kWarps) {
+    } else if (C::kGather || ++taken == 32) {
       load_ids();
     }
   }

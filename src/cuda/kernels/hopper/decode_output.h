@@ -41,21 +41,21 @@ PLAIT_DEVICE void park_state(DecodeShared<C>& s, DecodeState<C>& st, i32 warp, i
   if (lane == 0) s.parked_at[warp] = static_cast<i32>(slot - &s.slots[0][0][0]);
 }
 
-/// Merges the warps' parked states of one item, in warp order, and writes them out. Calls
-/// `release()` when all have been read, by all threads: what it waits for should not be what is
-/// written here.
+/// Merges the parked states of the warps of a head, in their order, and writes them out; by these
+/// warps, threads `rank` 0 up. Calls `release()` when all have been read: nothing that it waits for
+/// should be what is written here.
 template <class C, class Release>
 PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w, i32 kv_head,
-                             Release&& release) {
-  constexpr i32 kThreads = C::kWarps * 32;
+                             const HeadShare<C>& share, i32 rank, Release&& release) {
   constexpr i32 kQuads = C::kHeadDim / 4;
+  const i32 first_warp = share.first_warp(static_cast<i32>(threadIdx.x) / 32);
   const i32 state_row = w.state_row < 0 ? -1 : w.state_row + (kv_head - w.head) * w.num_fused_rows;
   const i32 num_quads = w.num_fused_rows * kQuads;
   const float4* parked = reinterpret_cast<const float4*>(s.slots);
-  for (i32 index = static_cast<i32>(threadIdx.x);; index += kThreads) {
-    const bool valid = index < num_quads;
-    const i32 row = valid ? index / kQuads : 0;
-    const i32 quad = index % kQuads;
+  for (i32 first = 0;; first += share.warps * 32) {
+    const bool valid = first + rank < num_quads;
+    const i32 row = valid ? (first + rank) / kQuads : 0;
+    const i32 quad = (first + rank) % kQuads;
     const i32 at =
         static_cast<i32>(parked_index<C>(static_cast<u32>(row), static_cast<u32>(quad) * 2) / 2);
     float best = neg_inf();
@@ -64,14 +64,17 @@ PLAIT_DEVICE void write_item(const Params& p, DecodeShared<C>& s, const Work& w,
     // All loads first: one after the other they take longer than all the rest of an item's end.
 #pragma unroll
     for (i32 i = 0; i < C::kWarps; ++i) {
-      maxima[i] = s.stat_max[i][row];
-      sums[i] = s.stat_sum[i][row];
+      maxima[i] = neg_inf();
+      sums[i] = 0.0F;
+      values[i] = float4{0.0F, 0.0F, 0.0F, 0.0F};
+      if (i >= share.warps) continue;
+      maxima[i] = s.stat_max[first_warp + i][row];
+      sums[i] = s.stat_sum[first_warp + i][row];
       best = fmaxf(best, maxima[i]);
       // A warp that saw no key parked nothing; a NaN sum goes on.
-      values[i] = float4{0.0F, 0.0F, 0.0F, 0.0F};
-      if (sums[i] != 0.0F) values[i] = parked[s.parked_at[i] / 16 + at];
+      if (sums[i] != 0.0F) values[i] = parked[s.parked_at[first_warp + i] / 16 + at];
     }
-    const bool last = index - static_cast<i32>(threadIdx.x) + kThreads >= num_quads;
+    const bool last = first + share.warps * 32 >= num_quads;
     if (last) release();
     if (valid) {
       const float base = best == neg_inf() ? 0.0F : best;

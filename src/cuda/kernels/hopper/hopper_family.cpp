@@ -204,7 +204,8 @@ class HopperFamily final : public FamilyHooks {
     PlanTarget target;
     target.num_workers = facts.sm_count;
     target.num_classes = 2;
-    target.classes[0] = {kDecodeRows, chunk, decode_cost(facts, head_dim)};
+    target.classes[0] = {kDecodeRows, chunk, decode_cost(facts, head_dim),
+                         device::hopper::decodes_pairs(head_dim)};
     target.classes[1] = {kPrefillRows, device::hopper::prefill_tile_tokens(head_dim),
                          prefill_cost(facts, head_dim)};
     return target;
