@@ -106,21 +106,64 @@ TEST(CorpusGolden, BytesAreTheSameEverywhere) {
   }
 }
 
-/// 512 equal items on 132 workers are 4 for the longest and 3.88 at the mean.
-TEST(CorpusBalance, EqualItemsThatDoNotDivideAreCut) {
-  CorpusCase c = corpus_case("decode-64");
+/// A verified plan for workers that the KV heads of the corpus, 8, do not divide.
+Plan plan_for_132(std::string_view name, bool pairs_heads) {
+  CorpusCase c = corpus_case(name);
   PlanTarget target = reference_target(c.spec);
   target.num_workers = 132;
+  target.classes[0].pairs_heads = pairs_heads;
   const Batch batch = c.batch.get();
   const std::span<const AttentionSpec> groups(&c.spec, 1);
   Planner planner(groups, fit_capacity(groups, std::span(&batch, 1), {}), {},
                   std::span(&target, 1));
   const Plan& plan = planner.plan(std::span(&batch, 1));
   verify_plan(groups, std::span(&batch, 1), plan, planner.bounds());
-  const ClassSummary& decode = plan.groups[0].classes[0];
-  EXPECT_GT(decode.num_items, 512);
-  EXPECT_LT(132.0 * static_cast<double>(decode.largest_load),
-            1.02 * static_cast<double>(decode.total_load));
+  return plan;
+}
+
+/// 512 equal items on 132 workers are 4 for the longest and 3.88 at the mean.
+TEST(CorpusBalance, EqualItemsThatDoNotDivideAreCut) {
+  for (const bool pairs_heads : {false, true}) {
+    const Plan plan = plan_for_132("decode-64", pairs_heads);
+    const ClassSummary& decode = plan.groups[0].classes[0];
+    EXPECT_GT(decode.num_items, 512);
+    EXPECT_LT(132.0 * static_cast<double>(decode.largest_load),
+              1.02 * static_cast<double>(decode.total_load));
+  }
+}
+
+/// Heads of the slices of the smallest tile class: the fewest and the most.
+std::pair<int, int> heads_of_slices(const Plan& plan) {
+  const std::int32_t* words = plan.words.data();
+  const auto& group =
+      *reinterpret_cast<const device::GroupHeader*>(words + device::group_header_offset(0));
+  const device::ClassHeader& c = group.classes[0];
+  const auto* slices = reinterpret_cast<const device::Slice*>(words + c.slice_offset);
+  std::pair<int, int> heads{INT32_MAX, 0};
+  for (int i = 0; i < c.num_slices; ++i) {
+    heads.first = std::min(heads.first, slices[i].count);
+    heads.second = std::max(heads.second, slices[i].count);
+  }
+  return heads;
+}
+
+using Heads = std::pair<int, int>;
+
+/// A kernel that computes two heads at once gets both from one slice, cut runs too.
+TEST(CorpusPairs, WorkersHaveTwoHeadsOfARun) {
+  EXPECT_EQ(heads_of_slices(plan_for_132("decode-64", false)), Heads(1, 1));
+  EXPECT_EQ(heads_of_slices(plan_for_132("decode-64", true)), Heads(2, 2));
+  EXPECT_EQ(heads_of_slices(plan_for_132("skewed", true)), Heads(2, 2));
+}
+
+/// 33 teams of four workers would have to cut one run into 33 parts for pairs.
+TEST(CorpusPairs, AFewLongRunsAreNotCutForThem) {
+  EXPECT_EQ(heads_of_slices(plan_for_132("decode-1", true)), Heads(1, 1));
+}
+
+/// Tiles of another class, whose kernel computes one head after the other.
+TEST(CorpusPairs, AllClassesHaveToWantThem) {
+  EXPECT_EQ(heads_of_slices(plan_for_132("mixed", true)).first, 1);
 }
 
 std::vector<std::string> names() {

@@ -32,7 +32,8 @@ inline PlanTarget draw_target() {
     t.classes[static_cast<std::size_t>(c)] = {
         q_tile,
         pick({8, 16, 32}),
-        {pick({0, 50, 400}), pick({0, 7}), pick({1, 3, 9}), pick({0, 2, 20})}};
+        {pick({0, 50, 400}), pick({0, 7}), pick({1, 3, 9}), pick({0, 2, 20})},
+        coin()};
     q_tile *= pick({2, 4});
   }
   t.shared_workers = coin();
@@ -180,9 +181,10 @@ inline std::string describe(const AttentionSpec& s, const Policy& p, const PlanT
       std::to_string(s.window_left) + " policy " + std::to_string(static_cast<int>(p.kind)) +
       " chunk " + std::to_string(p.kv_chunk) + " balance " + std::to_string(p.balance) +
       " write-through " + std::to_string(p.allow_write_through) + " tile-per-item " +
-      std::to_string(p.tile_per_item) + " workers " + std::to_string(t.num_workers) + " segment " +
-      std::to_string(t.segment_tokens) + "\nqo " + list_of(b.qo_indptr) + " kv_len " +
-      list_of(b.kv_len);
+      std::to_string(p.tile_per_item) + " workers " + std::to_string(t.num_workers) + " pairs " +
+      std::to_string(t.classes[0].pairs_heads) + std::to_string(t.classes[1].pairs_heads) +
+      std::to_string(t.classes[2].pairs_heads) + " segment " + std::to_string(t.segment_tokens) +
+      "\nqo " + list_of(b.qo_indptr) + " kv_len " + list_of(b.kv_len);
   for (const OwnedView& v : b.views) {
     text += "\nview rows " + list_of(v.row_indptr) + " pages " + list_of(v.page_indptr) + " last " +
             list_of(v.last_page_len) + " positions " + list_of(v.positions) +
