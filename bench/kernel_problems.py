@@ -31,16 +31,17 @@ def problem(key):
     dims = [int(key["dqk"]), int(key["dvo"])]
     paged = key.get("kv") == "paged"
     page = int(key.get("page", 5)) if paged else 1  # 5: read at run time
-    kv_heads = 1 if group > 4 else 2
+    kv_heads = 3  # workers with two of a request, and with one
     heads = group * kv_heads
-    rows = [1, 64 // group, 128 // group + 3]
-    pages = [-(-keys // page) for keys in (300, 150, 290)]
+    # Rows for each tile class, and more requests than a device has workers.
+    rows = [1, 64 // group, 128 // group + 3, *([1] * 100)]
+    pages = [-(-keys // page) for keys in (300, 150, 290, *range(20, 120))]
     masks = key.get("mask", "").split(",")
     hooks = key.get("hooks", "").split(",")
-    kv_indptr = [sum(pages[:n]) for n in range(4)]
+    kv_indptr = [sum(pages[:n]) for n in range(len(pages) + 1)]
     kv = {"indptr": kv_indptr, **caches(sum(pages) * page, kv_heads, dims, paged, page)}
     if paged:
-        kv |= {"kind": "paged", "page_size": page, "last_page_len": [1, page, min(2, page)],
+        kv |= {"kind": "paged", "page_size": page, "last_page_len": [1, page, min(2, page), *([page] * 100)],
                "indices": list(reversed(range(sum(pages))))}
     else:
         kv["kind"] = "ragged"
@@ -48,7 +49,7 @@ def problem(key):
         "version": 1, "num_qo_heads": heads, "num_kv_heads": kv_heads, "head_dim_qk": dims[0],
         "head_dim_vo": dims[1], "dtype": {"q": key["q"], "kv": key["k"], "o": key["o"]},
         "q": {"shape": [sum(rows), heads, dims[0]], "fill": {"normal": 7}},
-        "qo_indptr": [sum(rows[:n]) for n in range(4)], "kv": kv,
+        "qo_indptr": [sum(rows[:n]) for n in range(len(rows) + 1)], "kv": kv,
         "mask": {"kind": "causal" if "causal" in masks else "none"}, "return_lse": True,
         # Chunks, so that there are partial states and merges.
         "plan": {"policy": "fixed_chunk", "kv_chunk": 16 * page if paged else 64},
