@@ -143,7 +143,7 @@ void CpuExecutor::work(const Layer& layer, ItemRunner& runner, int class_index,
   }
 }
 
-std::vector<WorkerTime> CpuExecutor::worker_times() const {
+std::vector<WorkerTime> CpuExecutor::worker_times(Stream) const {
   std::vector<WorkerTime> ran;
   std::copy_if(times_.begin(), times_.end(), std::back_inserter(ran),
                [](const WorkerTime& time) { return time.end_ns > 0; });

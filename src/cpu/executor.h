@@ -23,7 +23,7 @@ class CpuExecutor final : public Executor {
   void upload(const Plan& plan, Stream stream) override;
   void run(const RunArgs& args) override;
   void status(Stream) override {}  // bad page ids are refused before a run
-  std::vector<WorkerTime> worker_times() const override;
+  std::vector<WorkerTime> worker_times(Stream) const override;
 
  private:
   struct Group {

@@ -420,18 +420,17 @@ std::size_t CudaExecutor::worker_time_count() const noexcept {
          sizeof(device::u64);
 }
 
-std::vector<WorkerTime> CudaExecutor::worker_times() const {
+std::vector<WorkerTime> CudaExecutor::worker_times(Stream stream) const {
   std::vector<WorkerTime> times;
   if (!measured_) return times;
   std::vector<std::uint64_t> raw(worker_time_count());
   const SetupScope scope(*state_->context);
   const Driver& driver = state_->context->driver();
-  driver.check(driver.context_synchronize(), "cuCtxSynchronize");
   driver.check(driver.memcpy_device_to_host(
                    raw.data(), layout_.address(state_->workspace->address(), layout_.worker_times),
-                   raw.size() * sizeof(std::uint64_t), nullptr),
+                   raw.size() * sizeof(std::uint64_t), handle_of(stream)),
                "cuMemcpyDtoHAsync");
-  driver.check(driver.stream_synchronize(nullptr), "cuStreamSynchronize");
+  driver.check(driver.stream_synchronize(handle_of(stream)), "cuStreamSynchronize");
   std::uint64_t origin = UINT64_MAX;
   for (std::size_t at = 0; at < raw.size(); at += 2) {
     if (raw[at + 1] != 0) origin = std::min(origin, raw[at]);

@@ -33,7 +33,7 @@ class CudaExecutor final : public Executor {
   void upload(const Plan& plan, Stream stream) override;
   void run(const RunArgs& args) override;
   void status(Stream stream) override;
-  std::vector<WorkerTime> worker_times() const override;
+  std::vector<WorkerTime> worker_times(Stream stream) const override;
   std::vector<std::uint64_t> living_captures() const override;
   std::int64_t num_run_graphs() const override { return run_graphs_.size(); }
   std::vector<std::int32_t> read_i32(const Tensor& tensor, Stream stream) const override;

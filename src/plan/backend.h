@@ -39,7 +39,11 @@ class Executor {
   /// Arguments were validated against spec and plan by the caller.
   virtual void run(const RunArgs& args) = 0;
   virtual void status(Stream stream) = 0;
-  virtual std::vector<WorkerTime> worker_times() const { return {}; }
+  /// Of the last run, which `stream` had; waits for that stream and for no other.
+  virtual std::vector<WorkerTime> worker_times(Stream stream) const {
+    (void)stream;
+    return {};
+  }
   /// Ids of captures whose graphs exist and hold runs of this object.
   virtual std::vector<std::uint64_t> living_captures() const { return {}; }
   /// Runs, told apart by their operands and kernels, that are launched as graphs now.

@@ -219,7 +219,7 @@ void StepRunner::run_arm(Arm& arm, std::size_t index, std::int32_t group, std::i
   std::int64_t merging = 0;
   std::int64_t first = INT64_MAX;
   std::int64_t last = 0;
-  for (const WorkerTime& worker : arm.attention->impl().executor().worker_times()) {
+  for (const WorkerTime& worker : arm.attention->impl().executor().worker_times(args.stream)) {
     busy += worker.end_ns - worker.begin_ns;
     merging += worker.merge_ns;
     first = std::min(first, worker.begin_ns);

@@ -131,7 +131,7 @@ TEST_F(FakeExecutor, MeasuredRunForgetsTheTimesOfEarlierOnes) {
   // The fake fills memory with 0xFF: times of runs that never were.
   executor->upload(plan({1}, 4), {});
   executor->run(args_);
-  EXPECT_TRUE(executor->worker_times().empty());
+  EXPECT_TRUE(executor->worker_times(args_.stream).empty());
 }
 
 TEST_F(FakeExecutor, OperandsAreCheckedForDeviceAndAlignment) {

@@ -261,7 +261,7 @@ Result explain_device(const Request& request, const check::RunOptions& where, Su
     memory->synchronize();
     run_ns = ns(begin, Clock::now());
   }
-  for (const WorkerTime& t : impl.executor().worker_times()) {
+  for (const WorkerTime& t : impl.executor().worker_times(args.stream)) {
     for (const PictureClass& c : drawing.picture.classes) {
       if (c.index != t.class_index || t.worker >= c.num_workers) continue;
       drawing.measured.push_back(t);
