@@ -50,11 +50,9 @@ struct RowMerger {
     for (i32 first = 0; first < merge.num_refs; first += kBatch) {
       State batch[kBatch];
       // What is not set on every path is live for ptxas from the kernel's begin on, through the
-      // main loop: 48 registers. Kernels without ALiBi keep the code that was measured.
-      if constexpr (C::kAlibi) {
+      // main loop: 48 registers.
 #pragma unroll
-        for (State& state : batch) state = {};
-      }
+      for (State& state : batch) state = {};
 #pragma unroll
       for (i32 b = 0; b < kBatch; ++b) {
         if (first + b < merge.num_refs) load(merge, first + b, head, local, dim, &batch[b]);
