@@ -136,6 +136,10 @@ inline void st_shared_v4_b32(u32 address, Values<u32, 4> words) {
 inline void st_shared_b32(u32 address, u32 word) {
   __builtin_memcpy(shared_write(address, 4), &word, 4);
 }
+inline void ld_volatile_shared_v4_f32(References<float, 4> d, u32 address) {
+  const float* from = static_cast<const float*>(shared_read(address, 16));
+  for (int i = 0; i < 4; ++i) *d.at[i] = from[i];
+}
 inline void ld_shared_v4_b32(References<u32, 4> d, u32 address) {
   const u32* from = static_cast<const u32*>(shared_read(address, 16));
   for (int i = 0; i < 4; ++i) *d.at[i] = from[i];

@@ -1,6 +1,6 @@
 // Copyright The Plait Authors. SPDX-License-Identifier: Apache-2.0
 //
-// ALiBi: slope * (key position - row position), in three forms.
+// ALiBi: slope * (key position - row position), in four forms.
 //
 //   columns  Over keys at consecutive positions, slope times a constant column, counted from the
 //            middle key, and a shift that all logits of the row get, slope times the distance of
@@ -12,6 +12,13 @@
 //   base 2   The same after the logits were turned into base 2: for large biases. The exponent,
 //            a logit in base 2 less the row's maximum, otherwise rounds the two apart, and could be
 //            far above 0.
+//   bases    In what the exponent subtracts: for the last of a warp's keys the row's reference less
+//            that key's bias, for a key before it the same and slope times its distance from the
+//            last. Scores are not touched. Where all keys lie before the row nothing cancels,
+//            however near they are. Of keys behind the row a bias of the keys' width may be lost,
+//            but only by keys that a slope of 0 or more makes weigh 2 to the power of that less
+//            than the last. So slopes are not negative, and biases small, for all rows of an item,
+//            or all of its tiles take the other forms.
 #pragma once
 
 #include "cuda/kernels/device/math.h"

@@ -98,6 +98,14 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&word)[4], u32 sha
                : "r"(shared));
 }
 
+/// Four floats from shared memory, read anew: what does not change in a loop is not carried through
+/// it in registers.
+__device__ __forceinline__ void load_again(float (&x)[4], u32 shared) {
+  asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "r"(shared));
+}
+
 /// c += a * b.
 template <DTypeCode kElement>
 __device__ __forceinline__ void multiply_add(FragmentC& c, const FragmentA& a, const FragmentB& b) {

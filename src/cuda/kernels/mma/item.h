@@ -91,9 +91,16 @@ class Item {
         query_position(group, block, row);
     if constexpr (C::kAlibi) {
       const i32 head = facts().kv_head * C::kGroupSize + fused % C::kGroupSize;
-      const float slope = __ldg(p_.alibi_slopes + head);
-      reinterpret_cast<RowBias*>(shared_ + C::kShared.row_biases)[local] = {
-          kHookedLogits ? slope : alibi_slope(slope), query_position(group, block, row)};
+      const float natural = __ldg(p_.alibi_slopes + head);
+      const float slope = kHookedLogits ? natural : alibi_slope(natural);
+      const i32 offset = query_position(group, block, row) - facts().first_position;
+      reinterpret_cast<RowSlope*>(shared_ + C::kShared.row_slopes)[bias_slot(local)] = {
+          slope, static_cast<float>(offset)};
+      if constexpr (Softmax::kBases) {
+        const i32 farthest =
+            max_of(max_of(offset, -offset), facts().tiles.all * C::kKvTile - offset);
+        if (!(slope >= 0.0F && are_small_biases(slope, farthest))) facts().bases = 0;
+      }
     }
     if constexpr (C::kUser) {
       const bool spans = (block.flags & kBlockSpansRequests) != 0;
@@ -132,6 +139,11 @@ class Item {
       facts().base2 = p_.soft_cap * kLog2E;
     }
     if (!may_divide_slopes(facts().base2)) facts().consecutive = 0;
+    if constexpr (Softmax::kBases) {
+      const ScoreScale scale{facts().base2, facts().natural};
+      facts().bases =
+          facts().consecutive != 0 && p_.write_state == 0 && !Softmax::is_negative(scale);
+    }
   }
 
   __device__ __forceinline__ void clear_outputs() {
@@ -203,21 +215,29 @@ class Item {
     if (WarpPlace().row >= facts().run.num_fused_rows) return;  // no row of this warp exists
     const i32 tile = tile_at(tiles, t);
     const ScoreScale scale{facts().base2, facts().natural};
+    i32 part = 0;
+    if constexpr (Softmax::kBases) {
+      // An item's first tile has no references yet.
+      if (t > 0 && facts().bases != 0 && is_full_tile(p_, facts(), tiles, tile)) {
+        part = attend_with_bases(t, tile, scale.base2);
+        if (part == C::kParts) return;
+      }
+    }
     if (kOneLoop || !is_full_tile(p_, facts(), tiles, tile) || Softmax::is_negative(scale)) {
-      attend<true>(t, tile, scale);
+      attend<true>(t, tile, scale, part);
     } else {
       attend<false>(t, tile, scale);
     }
   }
 
   /// Tiles without care (see Softmax::step) have a loop of their own: where its branch comes
-  /// together again, scores are moved to other registers. With ALiBi two loops would need more than
-  /// there are.
+  /// together again, scores are moved to other registers. With ALiBi that is attend_with_bases(),
+  /// and this one is for what it leaves.
   static constexpr bool kOneLoop = Softmax::kHides || RowReferences::kShifted;
 
   /// The warp's part of a tile that has arrived.
   template <bool kCare>
-  __device__ __forceinline__ void attend(i32 t, i32 tile, const ScoreScale& scale) {
+  __device__ __forceinline__ void attend(i32 t, i32 tile, const ScoreScale& scale, i32 part = 0) {
     bool care = kCare;
     if constexpr (kOneLoop && !Softmax::kHides) {
       care = !is_full_tile(p_, facts(), facts().tiles, tile) || Softmax::is_negative(scale);
@@ -225,7 +245,7 @@ class Item {
     const i32 stage = t % C::kStages;
     const i32 first_key = t * C::kKvTile % C::kKeyRing;
 #pragma unroll 1
-    for (i32 part = 0; part < C::kParts; ++part) {
+    for (; part < C::kParts; ++part) {
       const WarpPlace at;
       const i32 key = part * C::kWarpKeys;
       const i32* positions =
@@ -239,6 +259,26 @@ class Item {
           outputs_, scores_, Transform::value_tile(shared_, stage) + key * C::kShared.v_pitch,
           shared_, at);
     }
+  }
+
+  /// The same for a full tile with biases as `bases`, and references that stay as they are. Ends
+  /// before a part that needs another, to be made anew by attend(); returns its number, or kParts.
+  __device__ __forceinline__ i32 attend_with_bases(i32 t, i32 tile, float unit) {
+    const i32 stage = t % C::kStages;
+#pragma unroll 1
+    for (i32 part = 0; part < C::kParts; ++part) {
+      const WarpPlace at;
+      const i32 key = part * C::kWarpKeys;
+      multiply_queries_keys(scores_, shared_ + C::kShared.q,
+                            Transform::key_tile(shared_, stage) + key * C::kShared.k_pitch, at);
+      const i32 last_key = tile * C::kKvTile + key + at.key + C::kWarpKeys - 1;
+      const RowReferences::Attempt attempt = softmax_.attempt(scores_, unit, last_key, shared_, at);
+      const bool accepted = multiply_probabilities_values<true>(
+          outputs_, scores_, Transform::value_tile(shared_, stage) + key * C::kShared.v_pitch,
+          shared_, at, [&] { return softmax_.rows.accept(attempt); });
+      if (!accepted) return part;
+    }
+    return C::kParts;
   }
 
   // ---- results

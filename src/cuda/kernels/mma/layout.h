@@ -47,10 +47,10 @@ struct alignas(16) KeyRow {
   u64 k, v;
 };
 
-/// What ALiBi adds to the logits of a query row: slope * (key position - position).
-struct alignas(8) RowBias {
-  float slope;  // base 2, unless logits are finished one by one
-  i32 position;
+/// What ALiBi knows of a query row; rows lie in the order of bias_slot.
+struct alignas(8) RowSlope {
+  float slope;   // base 2, unless logits are finished one by one
+  float offset;  // the row's position, counted from the item's first key
 };
 
 /// Facts of a query row that only user variants look at.
@@ -83,6 +83,7 @@ struct ItemFacts {
   i32 serial;            // of the item, from 1
   i32 poisoned_serial;   // the last item that met a bad page id, see Item
   i32 last_arrivals;     // merges that this item completed, see Arrivals
+  i32 bases;             // full tiles take ALiBi in form `bases` of device/alibi.h
 };
 
 struct SharedLayout {
@@ -96,7 +97,7 @@ struct SharedLayout {
   i32 row_states, results, result_pitch;
   i32 probabilities, probability_pitch;     // f32 path: per warp [16][pitch floats]
   i32 key_rows, positions, rope_positions;  // a ring of kKeyBlocks blocks, a key per thread each
-  i32 query_positions, row_biases, query_rows;
+  i32 query_positions, row_slopes, query_rows;
   i32 arrivals;  // indices of completed merges
   i32 facts;
   i32 total;
@@ -130,8 +131,8 @@ PLAIT_HD constexpr SharedLayout shared_layout(const TileShape& s) {
   l.positions = l.key_rows + keys * static_cast<i32>(sizeof(KeyRow));
   l.rope_positions = l.positions + keys * 4;
   l.query_positions = l.rope_positions + (s.rope ? keys * 4 : 0);
-  l.row_biases = l.query_positions + s.q_tile * 4;
-  l.query_rows = l.row_biases + (s.alibi ? s.q_tile * static_cast<i32>(sizeof(RowBias)) : 0);
+  l.row_slopes = l.query_positions + s.q_tile * 4;
+  l.query_rows = l.row_slopes + (s.alibi ? s.q_tile * static_cast<i32>(sizeof(RowSlope)) : 0);
   l.arrivals = l.query_rows + (s.user ? s.q_tile * static_cast<i32>(sizeof(QueryRow)) : 0);
   l.facts = l.arrivals + kMaxArrivals * 8;
   l.total = l.facts + round_up(static_cast<i32>(sizeof(ItemFacts)), 16);

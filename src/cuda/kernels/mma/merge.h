@@ -49,6 +49,10 @@ struct RowMerger {
     total.lse = C::kSumReduction ? 0.0F : neg_inf();
     for (i32 first = 0; first < merge.num_refs; first += kBatch) {
       State batch[kBatch];
+      // What is not set on every path is live for ptxas from the kernel's begin on, through the
+      // main loop: 48 registers.
+#pragma unroll
+      for (State& state : batch) state = {};
 #pragma unroll
       for (i32 b = 0; b < kBatch; ++b) {
         if (first + b < merge.num_refs) load(merge, first + b, head, local, dim, &batch[b]);

@@ -111,10 +111,16 @@ __device__ __forceinline__ void multiply_queries_keys(Scores& scores, const char
   }
 }
 
-/// outputs += P V; `p` holds the probabilities where the scores were.
-__device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, const Scores& p,
+struct Always {
+  __device__ __forceinline__ bool operator()() const { return true; }
+};
+
+/// outputs += P V; `p` holds the probabilities where the scores were. With kAsks only if `may` says
+/// so, which is asked when all else is ready; false if not.
+template <bool kAsks = false, class May = Always>
+__device__ __forceinline__ bool multiply_probabilities_values(Outputs& outputs, const Scores& p,
                                                               const char* v_tile, char* shared,
-                                                              const WarpPlace& at) {
+                                                              const WarpPlace& at, May may = {}) {
   using C = Config;
   if constexpr (C::kTensorCores) {
     using E = Element<C::kCompute>;
@@ -124,20 +130,28 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
                   static_cast<u32>(at.column) * 2 + lane / 16 * 16;
     constexpr i32 kPairs = C::kColumnTiles / 2;
     constexpr i32 kSteps = C::kKeyTiles / 2 * kPairs;
-    FragmentA a[C::kRowBlocks];
-    u32 b[2][4];
-    load_matrices_transposed(b[0], v);
-#pragma unroll
-    for (i32 k = 0; k < C::kKeyTiles / 2; ++k) {
+    FragmentA a[C::kKeyTiles / 2][C::kRowBlocks];
+    const auto narrow = [&](i32 k) {
 #pragma unroll
       for (i32 m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
         for (i32 i = 0; i < 2; ++i) {
           const float* x = p[m][2 * k + i].x;
-          a[m].word[2 * i] = E::narrow_pair(x[0], x[1]);
-          a[m].word[2 * i + 1] = E::narrow_pair(x[2], x[3]);
+          a[k][m].word[2 * i] = E::narrow_pair(x[0], x[1]);
+          a[k][m].word[2 * i + 1] = E::narrow_pair(x[2], x[3]);
         }
       }
+    };
+    u32 b[2][4];
+    load_matrices_transposed(b[0], v);
+    if constexpr (kAsks) {
+#pragma unroll
+      for (i32 k = 0; k < C::kKeyTiles / 2; ++k) narrow(k);
+      if (!may()) return false;
+    }
+#pragma unroll
+    for (i32 k = 0; k < C::kKeyTiles / 2; ++k) {
+      if constexpr (!kAsks) narrow(k);
 #pragma unroll
       for (i32 pair = 0; pair < kPairs; ++pair) {
         const i32 step = k * kPairs + pair;
@@ -152,12 +166,13 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
         const FragmentB b1{{b[step % 2][2], b[step % 2][3]}};
 #pragma unroll
         for (i32 m = 0; m < C::kRowBlocks; ++m) {
-          multiply_add<C::kCompute>(outputs[m][2 * pair], a[m], b0);
-          multiply_add<C::kCompute>(outputs[m][2 * pair + 1], a[m], b1);
+          multiply_add<C::kCompute>(outputs[m][2 * pair], a[k][m], b0);
+          multiply_add<C::kCompute>(outputs[m][2 * pair + 1], a[k][m], b1);
         }
       }
     }
   } else {
+    if (!may()) return false;
     float* mine = reinterpret_cast<float*>(shared + C::kShared.probabilities) +
                   at.warp * 16 * C::kShared.probability_pitch;
     const i32 row = at.lane / 4;
@@ -187,6 +202,7 @@ __device__ __forceinline__ void multiply_probabilities_values(Outputs& outputs, 
       }
     }
   }
+  return true;
 }
 
 }  // namespace plait::device::mma

@@ -30,6 +30,12 @@ struct RowReferences {
   /// ALiBi shifts logits by tile and row, so that limits of their bits would not last.
   static constexpr bool kShifted = C::kAlibi && !kHookedLogits;
 
+  /// Outputs show a weight of the deciding key that was rounded in the products alone, see
+  /// headroom.
+  static constexpr bool kFiner =
+      C::kODtype != C::kCompute && C::kODtype != DTypeCode::kBF16 && !kIsFp8<C::kODtype>;
+  static constexpr float kHeadroom = 15.0F;
+
   float reference[kRows];  // base 2
   float sum[kRows];        // this thread's share
   /// The bits of a score, as an integer, from which on a row has to ask for its maximum. Bits
@@ -69,16 +75,52 @@ struct RowReferences {
     }
   }
 
+  /// Sums of probabilities relative to references that may be too far behind.
+  struct Attempt {
+    float sum[kRows];
+    bool asks;  // for a higher reference: some probability may be above 2^kHeadroom
+  };
+
+  /// Turns scores into probabilities relative to the references as they are. The exponent is
+  /// score * unit - base(row, key tile, which of its two keys). Sums, which are needed anyway, tell
+  /// whether a probability is too large: so neither a maximum nor a vote stands before the
+  /// exponentials, and those of some rows may go beside the products of others.
+  template <class Base>
+  __device__ __forceinline__ Attempt attempt(Scores& scores, float unit, Base base) const {
+    Attempt part;
+    part.asks = false;
+#pragma unroll
+    for (i32 r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (i32 n = 0; n < C::kKeyTiles; ++n) {
+#pragma unroll
+        for (i32 e = 0; e < 2; ++e) {
+          float& x = scores[r / 2][n].x[r % 2 * 2 + e];
+          x = fast_exp2(__fmaf_rn(x, unit, -base(r, n, e)));
+          part.sum[r] = n == 0 && e == 0 ? x : __fadd_rn(part.sum[r], x);
+        }
+      }
+      part.asks = part.asks || !(part.sum[r] <= 0x1p15F);  // so does NaN
+    }
+    return part;
+  }
+
+  /// Takes the sums, unless some row of the warp asks.
+  __device__ __forceinline__ bool accept(const Attempt& part) {
+    if (__any_sync(0xFFFFFFFFU, part.asks)) return false;
+#pragma unroll
+    for (i32 r = 0; r < kRows; ++r) sum[r] = __fadd_rn(sum[r], part.sum[r]);
+    return true;
+  }
+
  private:
   /// How far a reference may lag behind. Up to 2^15, probabilities are f16 numbers, too, and as
   /// exact as those up to 1, but for one: the key that decides a row has weight 1 only if its
   /// reference is its maximum. Otherwise its weight is rounded in the products and not in the sum,
   /// an error of the whole output, of the size of the output's own rounding if that is no finer.
   static __device__ __forceinline__ float headroom(const AttentionParams& p) {
-    constexpr bool kFiner =
-        C::kODtype != C::kCompute && C::kODtype != DTypeCode::kBF16 && !kIsFp8<C::kODtype>;
     const bool shows = C::kTensorCores && (kFiner || p.write_state != 0);
-    return shows ? 0.0F : 15.0F;
+    return shows ? 0.0F : kHeadroom;
   }
 
   static __device__ __forceinline__ float& score(Scores& scores, i32 r, i32 i) {

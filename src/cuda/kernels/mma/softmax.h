@@ -35,12 +35,28 @@ struct ScoreScale {
                   // cap and nothing else on the way: -> argument of scaled_tanh
 };
 
+/// A row's bias is slope * (key position - position).
+struct RowBias {
+  float slope;
+  i32 position;
+};
+
+/// Where the slope of local row `row` lies: those of a thread's rows together.
+__device__ __forceinline__ i32 bias_slot(i32 row) {
+  constexpr i32 kWarpRows = 16 * Config::kRowBlocks;
+  return row / kWarpRows * kWarpRows + row % 8 * Config::kRowsPerThread + row % kWarpRows / 8;
+}
+
 struct Softmax {
   using C = Config;
   static constexpr i32 kRows = RowFacts::kRows;
 
   /// Every tile may have hidden keys.
   static constexpr bool kHides = C::kCustomMask || Hooks::kHasMask;
+
+  /// Full tiles may take ALiBi as `bases`, see device/alibi.h.
+  static constexpr bool kBases = C::kAlibi && !kHookedLogits && !C::kSoftCap && !C::kCanonical &&
+                                 !kHides && !(C::kTensorCores && RowReferences::kFiner);
 
   RowReferences rows;
 
@@ -89,6 +105,33 @@ struct Softmax {
     } else {
       rows.step(scores, outputs, unit, shift, p);
     }
+  }
+
+  /// The same for a full tile with biases as `bases`, and references that stay as they are.
+  /// `last_key`: the last of the warp's, counted from the item's first.
+  __device__ __forceinline__ RowReferences::Attempt attempt(Scores& scores, float unit,
+                                                            i32 last_key, const char* shared,
+                                                            const WarpPlace& at) const {
+    const u32 row = static_cast<u32>(at.row + at.lane / 4 * kRows);
+    const i32 own = at.lane % 4 * 2;
+    const auto last = static_cast<float>(last_key - 6 + own);  // of the thread's
+    float slope[kRows];
+    float base[kRows];
+#pragma unroll
+    for (i32 r = 0; r < kRows; r += 2) {
+      float x[4];
+      load_again(x, shared_address(shared + C::kShared.row_slopes) +
+                        (row + static_cast<u32>(r)) * static_cast<u32>(sizeof(RowSlope)));
+#pragma unroll
+      for (i32 i = 0; i < 2; ++i) {
+        slope[r + i] = x[2 * i];
+        base[r + i] = __fmaf_rn(slope[r + i], __fsub_rn(x[2 * i + 1], last), rows.reference[r + i]);
+      }
+    }
+    return rows.attempt(scores, unit, [&](i32 r, i32 n, i32 e) {
+      const i32 behind = 8 * (C::kKeyTiles - 1 - n) + 1 - e;
+      return behind == 0 ? base[r] : __fmaf_rn(slope[r], static_cast<float>(behind), base[r]);
+    });
   }
 
  private:
@@ -144,7 +187,9 @@ struct Softmax {
   }
 
   static __device__ __forceinline__ RowBias row_bias(const char* shared, i32 local) {
-    return reinterpret_cast<const RowBias*>(shared + C::kShared.row_biases)[local];
+    return {
+        reinterpret_cast<const RowSlope*>(shared + C::kShared.row_slopes)[bias_slot(local)].slope,
+        reinterpret_cast<const i32*>(shared + C::kShared.query_positions)[local]};
   }
 
   /// ALiBi: device/alibi.h. Base 2 is score * unit + shift, before and afterwards. Under canonical
