@@ -11,13 +11,6 @@ namespace plait::device::hopper {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-/// `value`, as one of which the compiler knows nothing: addresses made from it are not carried
-/// through the loop over blocks in registers that the output needs.
-PLAIT_DEVICE u32 opaque(u32 value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
 /// Query rows as the A operands of the steps along the head dim.
 template <class C>
 struct Queries {
@@ -27,8 +20,7 @@ struct Queries {
   PLAIT_DEVICE void load(const Params& p, DecodeShared<C>& s, const Work& w, i32 kv_head) {
     if constexpr (kSharedQueries<C>) {
       constexpr i32 kChunks = C::kHeadDim / 8;  // of 16 bytes
-      const i32 first = static_cast<i32>(opaque(threadIdx.x));
-      for (i32 i = first; i < kDecodeRows * kChunks; i += C::kWarps * 32) {
+      for (i32 i = static_cast<i32>(threadIdx.x); i < kDecodeRows * kChunks; i += C::kWarps * 32) {
         const i32 row = i / kChunks;
         const u32 chunk = static_cast<u32>(i % kChunks);
         const u32 to = shared_address(s.queries) + chunk / 8 * kPartBytes +
@@ -66,7 +58,7 @@ struct Queries {
 
   PLAIT_DEVICE FragmentA at(DecodeShared<C>& s, u32 step) const {
     if constexpr (kSharedQueries<C>) {
-      const u32 lane = opaque(threadIdx.x & 31);
+      const u32 lane = threadIdx.x & 31;
       FragmentA a;
       load_matrices(a.word, shared_address(s.queries) + (step >> 2) * kPartBytes +
                                 swizzle128(lane & 15, (step & 3) * 2 + (lane >> 4)));

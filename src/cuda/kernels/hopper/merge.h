@@ -78,6 +78,9 @@ PLAIT_DEVICE void merge_row(const Params& p, const MergeRefs& refs, i32 head_ind
       const i64 row = __shfl_sync(~0U, state_row, first + i);
 #pragma unroll
       for (i32 pass = 0; pass < kPasses; ++pass) {
+        // Unset on some path they would be live for ptxas from the kernel's begin on, through its
+        // main loop.
+        values[i][pass] = float4{0.0F, 0.0F, 0.0F, 0.0F};
         if (first + i < count && column(pass) < C::kHeadDim) {
           values[i][pass] =
               __ldcg(reinterpret_cast<const float4*>(p.state_o + row * C::kHeadDim + column(pass)));
