@@ -11,6 +11,8 @@
 // boundaries; merging the warps' states of an item, loading the next queries and reading the plan
 // all happen while copies are under way.
 //
+// Where an item has two heads left, each is one half of the warps', which meet among themselves.
+//
 // Where pages have other sizes than whole blocks, the whole warp copies a block's rows (gather.h),
 // and waits for its own copies: everything else is the same.
 //
