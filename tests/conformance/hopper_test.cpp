@@ -92,6 +92,44 @@ TEST_F(GpuHopper, MoreShortItemsThanTheTableOfWorksHolds) {
   }
 }
 
+TEST_F(GpuHopper, TwoHeadsAtOnceAndOneAlone) {
+  // Two workers that get heads of a request in threes, twos and ones.
+  for (const std::int64_t dim : {64, 128}) {
+    for (const std::int64_t page : {16, 5, 0}) {
+      field::Shape shape;
+      shape.qo_lens = {1, 2, 1, 1, 1};
+      shape.kv_lens = {830, 800, 815, 77, 790};
+      shape.kv_heads = 3;
+      shape.qo_heads = 6;
+      shape.dim_qk = shape.dim_vo = dim;
+      shape.page_size = std::max<std::int64_t>(page, 1);
+      shape.dtype = shape.o_dtype = "bf16";
+      Json document = page == 0 ? field::ragged(shape) : field::paged(shape);
+      document["mask"] = {{"kind", "causal"}};
+      document["plan"] = {{"policy", "throughput"}, {"num_workers", 2}};
+      expect_right(document, "dim " + std::to_string(dim) + ", page " + std::to_string(page));
+    }
+  }
+}
+
+TEST_F(GpuHopper, TwoHeadsAtOnceOfRunsThatAreCut) {
+  // Three workers with both heads of one request and two thirds, cut where they are full.
+  for (const std::int64_t page : {16, 1}) {
+    field::Shape shape;
+    shape.qo_lens = {1, 2, 1, 1, 1};
+    shape.kv_lens = {2930, 2900, 2915, 2890, 2910};
+    shape.kv_heads = 2;
+    shape.qo_heads = 4;
+    shape.dim_qk = shape.dim_vo = 128;
+    shape.page_size = page;
+    shape.dtype = shape.o_dtype = "bf16";
+    Json document = field::paged(shape);
+    document["mask"] = {{"kind", "causal"}};
+    document["plan"] = {{"policy", "throughput"}, {"num_workers", 3}};
+    expect_right(document, "page " + std::to_string(page));
+  }
+}
+
 TEST_F(GpuHopper, MergesInALaunchOfTheirOwn) {
   // 160 fused rows behind 10 chunks of a prefix: more than last arrivers merge, see
   // src/cuda/executor.cpp.
