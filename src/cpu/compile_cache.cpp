@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -54,9 +55,22 @@ std::string read_text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+/// All that was written to a file, from its beginning.
+std::string read_all(int file) {
+  std::string text;
+  std::array<char, 4096> part;
+  ssize_t count = 0;
+  while ((count = ::pread(file, part.data(), part.size(), static_cast<off_t>(text.size()))) > 0) {
+    text.append(part.data(), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
 /// Runs a program without a shell; returns its exit status, or -1 if it did not start. What it
-/// prints goes to `log`.
-int run_program(const std::vector<std::string>& arguments, const fs::path& log) {
+/// prints goes to `printed`, through memory: there may be no room on a disk to say so.
+int run_program(const std::vector<std::string>& arguments, std::string* printed) {
+  const int log = ::memfd_create("plait", MFD_CLOEXEC);
+  if (log < 0) return -1;
   std::vector<char*> argv;
   argv.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -64,16 +78,17 @@ int run_program(const std::vector<std::string>& arguments, const fs::path& log) 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  posix_spawn_file_actions_adddup2(&actions, log, 1);
+  posix_spawn_file_actions_adddup2(&actions, log, 2);
   pid_t pid = 0;
   const int error = posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return -1;
   int status = 0;
-  while (waitpid(pid, &status, 0) < 0) {
-    if (errno != EINTR) return -1;
-  }
+  bool ran = error == 0;
+  while (ran && waitpid(pid, &status, 0) < 0) ran = errno == EINTR;
+  *printed = read_all(log);
+  ::close(log);
+  if (!ran) return -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -124,12 +139,39 @@ fs::path compile(const CompileUnit& unit, const std::string& compiler, const fs:
   arguments.emplace_back("-o");
   arguments.push_back(output.string());
   arguments.push_back((directory / "variant.cpp").string());
-  const int status = run_program(arguments, directory / "log");
-  if (status != 0) {
+  std::string log;
+  if (run_program(arguments, &log) != 0) {
     throw Error(ErrorCode::kCompile, "variant.source", "a source that " + compiler + " refuses",
-                "one that compiles; the log:\n" + read_text(directory / "log"));
+                "one that compiles; the log:\n" + log);
   }
   return output;
+}
+
+/// A library in a folder that goes away with the object.
+struct Built {
+  std::optional<TemporaryDirectory> folder;
+  fs::path library;
+};
+
+fs::path in_temporaries(const char* prefix) {
+  std::error_code error;
+  return fs::temp_directory_path(error) / prefix;
+}
+
+/// Compiles in a folder of the cache, so that a rename stores the result. Or elsewhere if there is
+/// none, or that fails for whatever reason: to a compiler a full disk is one of many.
+void build(const CompileUnit& unit, const std::string& compiler, const fs::path& cache,
+           Built* built) {
+  if (!cache.empty()) {
+    try {
+      built->folder.emplace(cache / "build.tmp.");
+      built->library = compile(unit, compiler, built->folder->path());
+      return;
+    } catch (const Error&) {
+    }
+  }
+  built->folder.emplace(in_temporaries("plait.build.tmp."));
+  built->library = compile(unit, compiler, built->folder->path());
 }
 
 /// dlopen, of a copy if need be: a cache may lie where nothing may be executed (a home directory
@@ -138,7 +180,7 @@ void* open_library(const fs::path& path, std::string* why) {
   if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   *why = dlerror();
   std::error_code error;
-  const TemporaryDirectory elsewhere(fs::temp_directory_path(error) / "plait.tmp.");
+  const TemporaryDirectory elsewhere(in_temporaries("plait.tmp."));
   const fs::path copy = elsewhere.path() / path.filename();
   fs::copy_file(path, copy, error);
   return dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -205,14 +247,12 @@ void* load_compiled(const CompileUnit& unit) {
   const bool readable = !cache.empty() && inspect_cache_directory(cache).empty();
   const bool writable = readable && access(cache.c_str(), W_OK) == 0;
   if (writable) remove_stale_temporaries(cache);
-  std::error_code error;
   const fs::path directory = readable ? cache : std::string();
-  const TemporaryDirectory scratch((writable ? directory : fs::temp_directory_path(error)) /
-                                   "build.tmp.");
-  if (run_program({compiler, "--version"}, scratch.path() / "version") != 0) {
+  std::string version;
+  if (run_program({compiler, "--version"}, &version) != 0) {
     throw Error(ErrorCode::kBackend, "compiler", compiler, "a C++ compiler that answers --version");
   }
-  const std::string name = identity(unit, compiler, read_text(scratch.path() / "version"));
+  const std::string name = identity(unit, compiler, version);
   const fs::path entry = directory / (name + ".so");
   std::string why;
   const auto from_disk = [&]() -> void* {
@@ -226,13 +266,16 @@ void* load_compiled(const CompileUnit& unit) {
     lock.emplace((directory / (name + ".lock")).string(), kPatience);
     if (void* library = from_disk()) return library;
   }
-  const fs::path built = compile(unit, compiler, scratch.path());
-  bool stored = writable && seal(built);
+  Built built;
+  build(unit, compiler, writable ? directory : fs::path(), &built);
+  // A file of another disk cannot be renamed to the entry: then there is none.
+  bool stored = writable && seal(built.library);
   if (stored) {
-    fs::rename(built, entry, error);
+    std::error_code error;
+    fs::rename(built.library, entry, error);
     stored = !error;
   }
-  void* library = open_library(stored ? entry : built, &why);
+  void* library = open_library(stored ? entry : built.library, &why);
   if (library == nullptr) {
     throw Error(ErrorCode::kBackend, "compiler", compiler + ", whose library does not open: " + why,
                 "a C++ compiler for this machine");

@@ -22,8 +22,8 @@ std::string find_compiler();
 /// Compiles `unit`, or finds what an earlier process compiled, and opens it with dlopen. The
 /// entry's name is a hash of everything that can change the code: sources, flags, compiler version
 /// and processor. Entries appear by atomic rename and carry a checksum; a damaged one is built
-/// again. A directory that cannot be used costs a compilation, never correctness. Throws
-/// Error{kCompile} with the compiler's log, Error{kIo} where nothing can be written,
+/// again. A directory that cannot be used, or is full, costs a compilation, never correctness.
+/// Throws Error{kCompile} with the compiler's log, Error{kIo} where nothing can be written,
 /// Error{kBackend} without a compiler.
 void* load_compiled(const CompileUnit& unit);
 

@@ -217,11 +217,32 @@ TEST_F(CpuUserVariant, WhatHasAHooksNameIsAHook) {
                flag + "template <class T> PLAIT_HD T" + hook.substr(hook.find(" logits")));
 }
 
+/// A file system of its own at `directory`, in a mount namespace of its own, which takes root.
+bool mount_memory(const fs::path& directory, unsigned long flags, const char* options) {
+  return unshare(CLONE_NEWNS) == 0 &&
+         mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("none", directory.c_str(), "tmpfs", flags, options) == 0;
+}
+
+// No room for a header, for the library, for another file.
+TEST_F(CpuUserVariant, CacheMayLieOnAFullDisk) {
+  Case user = small();
+  user.make(1);
+  user.spec.variant = {"Plain", "struct Plain : VariantBase {};", {}};
+  const Case::Answer want = user.run({});
+  for (const char* limit : {"size=4k", "size=24k", "nr_inodes=1"}) {
+    if (!mount_memory(directory_, 0, (std::string("mode=0700,") + limit).c_str())) {
+      GTEST_SKIP() << "cannot mount a file system";
+    }
+    EXPECT_EQ(user.run({}).o, want.o) << limit;
+    EXPECT_TRUE(fs::is_empty(directory_)) << limit;
+    umount(directory_.c_str());
+  }
+}
+
 // Home directories are mounted so on hardened machines.
 TEST_F(CpuUserVariant, CacheMayLieWhereNothingIsExecuted) {
-  // In a mount namespace of its own, which takes root.
-  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      mount("none", directory_.c_str(), "tmpfs", MS_NOEXEC, "mode=0700") != 0) {
+  if (!mount_memory(directory_, MS_NOEXEC, "mode=0700")) {
     GTEST_SKIP() << "cannot mount a file system without execution";
   }
   Case user = small();
