@@ -7,12 +7,13 @@
 - ```sh by-ci: a command that .ci/run itself runs; every line has to stand there.
 - ```sh manual: not run (a device or another machine is needed); its paths, verbs and options are
   still checked.
+- A fenced block marked ```cpp that includes a header of Plait has to compile as it stands.
 - Every `path` in inline code that starts with a name of the top level has to exist (* works).
 - Every `plait verb --option` and `./dev verb`, inline or in a block, has to be known to --help.
 - Every relative link has to lead to a file, and its #anchor to a heading.
 - Every page below docs/ has to be linked from docs/README.md.
 
-`--static` leaves out what needs a build: running blocks and asking plait for its options.
+`--static` leaves out what needs a build: running and compiling blocks, and asking plait for its options.
 """
 
 import argparse
@@ -208,6 +209,14 @@ def run_block(document, number, text, binary, problems):
         problems.append(f"{document.name}:{number}: exit status {status}\n{text}\n--\n{tail}")
 
 
+def compile_block(document, number, text, problems):
+    command = ["c++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+               f"-I{ROOT / 'include'}", "-x", "c++", "-"]
+    result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        problems.append(f"{document.name}:{number}: does not compile\n{result.stderr}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -242,11 +251,14 @@ def main():
                 if info == "sh":
                     blocks += 1
                     run_block(document, number, text, arguments.plait.resolve(), problems)
+                elif info == "cpp" and "#include <plait/" in text:
+                    blocks += 1
+                    compile_block(document, number, text, problems)
     if not arguments.files:
         check_index(documents, problems)
     for problem in problems:
         print(problem, file=sys.stderr)
-    print(f"check_docs: {len(chosen)} documents, {blocks} blocks run, {len(problems)} problems")
+    print(f"check_docs: {len(chosen)} documents, {blocks} blocks run or compiled, {len(problems)} problems")
     return 1 if problems else 0
 
 

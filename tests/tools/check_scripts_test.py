@@ -118,7 +118,7 @@ class CheckDocs(Repository):
         self.expect("check_docs.py", status, fragment, *arguments)
 
     def test_clean(self):
-        self.expect("check_docs.py", 0, "1 blocks run, 0 problems")
+        self.expect("check_docs.py", 0, "1 blocks run or compiled, 0 problems")
 
     def test_dead_path(self):
         self.expect_docs(1, "no such path: src/core/gone.h", "See `src/core/gone.h`.\n")
@@ -143,6 +143,13 @@ class CheckDocs(Repository):
 
     def test_failing_block_in_a_pipe(self):
         self.expect_docs(1, "README.md:1: exit status 1", "```sh\nfalse | cat\n```\n")
+
+    def test_program(self):
+        self.write("include/plait/spec.h", LICENCE + "namespace plait { struct Spec { int dim = 0; }; }\n")
+        program = "```cpp\n#include <plait/spec.h>\nint f(const plait::Spec& s) { return s.%s; }\n```\n"
+        self.expect_docs(0, "1 blocks run or compiled, 0 problems", program % "dim")
+        self.expect_docs(1, "README.md:1: does not compile", program % "width")
+        self.expect_docs(0, "0 blocks run or compiled, 0 problems", "```cpp\nspec.width = 1;\n```\n")
 
     def test_by_ci(self):
         self.expect_docs(0, "0 problems", "```sh by-ci\n./dev test\n```\n")
