@@ -21,9 +21,7 @@ struct Planned {
   Batch batch;
 };
 
-Planned plan_case(std::string_view name, const Policy& policy) {
-  CorpusCase c = corpus_case(name);
-  const PlanTarget target = reference_target(c.spec);
+Planned plan_for(CorpusCase c, const PlanTarget& target, const Policy& policy) {
   const Batch first = c.batch.get();
   const Capacity capacity = fit_capacity(std::span(&c.spec, 1), std::span(&first, 1), policy);
   Planner planner(std::span(&c.spec, 1), capacity, policy, std::span(&target, 1));
@@ -31,6 +29,12 @@ Planned plan_case(std::string_view name, const Policy& policy) {
   p.batch = p.c.batch.get();
   p.planner.plan(std::span(&p.batch, 1));
   return p;
+}
+
+Planned plan_case(std::string_view name, const Policy& policy) {
+  CorpusCase c = corpus_case(name);
+  const PlanTarget target = reference_target(c.spec);
+  return plan_for(std::move(c), target, policy);
 }
 
 class Corpus : public testing::TestWithParam<std::string> {};
@@ -107,25 +111,22 @@ TEST(CorpusGolden, BytesAreTheSameEverywhere) {
 }
 
 /// A verified plan for workers that the KV heads of the corpus, 8, do not divide.
-Plan plan_for_132(std::string_view name, bool pairs_heads) {
+Planned plan_for_132(std::string_view name, bool pairs_heads) {
   CorpusCase c = corpus_case(name);
   PlanTarget target = reference_target(c.spec);
   target.num_workers = 132;
   target.classes[0].pairs_heads = pairs_heads;
-  const Batch batch = c.batch.get();
-  const std::span<const AttentionSpec> groups(&c.spec, 1);
-  Planner planner(groups, fit_capacity(groups, std::span(&batch, 1), {}), {},
-                  std::span(&target, 1));
-  const Plan& plan = planner.plan(std::span(&batch, 1));
-  verify_plan(groups, std::span(&batch, 1), plan, planner.bounds());
-  return plan;
+  Planned p = plan_for(std::move(c), target, {});
+  verify_plan(std::span(&p.c.spec, 1), std::span(&p.batch, 1), p.planner.current(),
+              p.planner.bounds());
+  return p;
 }
 
 /// 512 equal items on 132 workers are 4 for the longest and 3.88 at the mean.
 TEST(CorpusBalance, EqualItemsThatDoNotDivideAreCut) {
   for (const bool pairs_heads : {false, true}) {
-    const Plan plan = plan_for_132("decode-64", pairs_heads);
-    const ClassSummary& decode = plan.groups[0].classes[0];
+    const Planned p = plan_for_132("decode-64", pairs_heads);
+    const ClassSummary& decode = p.planner.current().groups[0].classes[0];
     EXPECT_GT(decode.num_items, 512);
     EXPECT_LT(132.0 * static_cast<double>(decode.largest_load),
               1.02 * static_cast<double>(decode.total_load));
@@ -133,8 +134,8 @@ TEST(CorpusBalance, EqualItemsThatDoNotDivideAreCut) {
 }
 
 /// Heads of the slices of the smallest tile class: the fewest and the most.
-std::pair<int, int> heads_of_slices(const Plan& plan) {
-  const std::int32_t* words = plan.words.data();
+std::pair<int, int> heads_of_slices(const Planned& p) {
+  const std::int32_t* words = p.planner.current().words.data();
   const auto& group =
       *reinterpret_cast<const device::GroupHeader*>(words + device::group_header_offset(0));
   const device::ClassHeader& c = group.classes[0];
