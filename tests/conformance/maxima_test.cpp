@@ -10,11 +10,13 @@
 #include <limits>
 #include <numbers>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check/check_problem.h"
 #include "check/compare.h"
 #include "check/field/field_run.h"
+#include "oracle/oracle.h"
 #include "oracle/parse_problem.h"
 #include "support/cuda_options.h"
 
@@ -190,11 +192,57 @@ void expect_infinities_apart(const RunOptions& options) {
   }
 }
 
+/// Options near the ends of f32's range. A row whose logits are beyond it is NaN, and never a wrong
+/// number; an output beyond the range of its dtype is infinite.
+void expect_no_wrong_number(const RunOptions& options) {
+  const auto per_head = [](double value) { return std::vector<double>(kHeads, value); };
+  std::vector<std::pair<const char*, Json>> extremes = {{"sm_scale", 1e6},
+                                                        {"sm_scale", 1e-36},
+                                                        {"v_scale", 1e38},
+                                                        {"logits_soft_cap", 1e38},
+                                                        {"logits_soft_cap", 2e-38},
+                                                        {"alibi_slopes", per_head(1e38)},
+                                                        {"alibi_slopes", per_head(-1e36)},
+                                                        {"sink", per_head(1e38)}};
+  if (options.device.kind == DeviceKind::kCpu) {  // GPUs: see docs/math.md, logits
+    for (const double scale : {1e36, 1e38}) extremes.push_back({"sm_scale", scale});
+    extremes.push_back({"k_scale", 1e38});
+  }
+  for (const auto& [key, value] : extremes) {
+    Json document = document_of(64, "bf16");
+    document["mask"] = {{"kind", "causal"}};
+    document[key] = value;
+    const std::string what = std::string(key) + " " + value.dump();
+    const oracle::Problem problem = oracle::problem_from_json(document, nullptr);
+    RunResult result = field::FieldRun(options).run(problem);
+    const oracle::Answer exact = oracle::solve(problem);
+    const Index dim = result.o.shape[2];
+    std::vector<Index> nan(exact.lse.size());  // elements of each row, its lse among them
+    const auto fill_in = [&](const std::vector<double>& want, oracle::HostTensor& tensor,
+                             Index width) {
+      Index n = 0;
+      tensor.fill([&](const auto&) {
+        const double got = tensor.load(n);
+        const double expected = want[static_cast<std::size_t>(n)];
+        if (std::isnan(got)) ++nan[static_cast<std::size_t>(n / width)];
+        ++n;
+        return std::isnan(got) ? expected : got;
+      });
+    };
+    fill_in(exact.o, result.o, dim);
+    fill_in(exact.lse, result.lse, 1);
+    for (const Index count : nan) EXPECT_TRUE(count == 0 || count == dim + 1) << what;
+    const Comparison comparison = compare_with_oracle(problem, result);
+    EXPECT_TRUE(comparison.ok) << what << ": " << comparison.message;
+  }
+}
+
 TEST(Maxima, SlowOnCpu) {
   expect_right({}, common_cases());
   expect_right({}, other_cases());
   expect_canonical({});
   expect_infinities_apart({});
+  expect_no_wrong_number({});
 }
 
 TEST(GpuMaxima, InMma) {
@@ -205,6 +253,7 @@ TEST(GpuMaxima, InMma) {
   expect_right(*options, other_cases());
   expect_canonical(*options);
   expect_infinities_apart(*options);
+  expect_no_wrong_number(*options);
 }
 
 TEST(GpuMaxima, InHopper) {
@@ -213,6 +262,7 @@ TEST(GpuMaxima, InHopper) {
   if (!options) GTEST_SKIP() << reason;
   expect_right(*options, common_cases());
   expect_infinities_apart(*options);
+  expect_no_wrong_number(*options);
 }
 
 }  // namespace
