@@ -33,15 +33,17 @@ def problem(key):
     page = int(key.get("page", 5)) if paged else 1  # 5: read at run time
     kv_heads = 3  # workers with two of a request, and with one
     heads = group * kv_heads
-    # Rows for each tile class, and more requests than a device has workers.
-    rows = [1, 64 // group, 128 // group + 3, *([1] * 100)]
-    pages = [-(-keys // page) for keys in (300, 150, 290, *range(20, 120))]
+    # Rows for each tile class, and so many requests that workers have several items.
+    others = range(20, 120)  # their keys
+    rows = [1, 64 // group, 128 // group + 3, *(1 for _ in others)]
+    pages = [-(-keys // page) for keys in (300, 150, 290, *others)]
     masks = key.get("mask", "").split(",")
     hooks = key.get("hooks", "").split(",")
     kv_indptr = [sum(pages[:n]) for n in range(len(pages) + 1)]
     kv = {"indptr": kv_indptr, **caches(sum(pages) * page, kv_heads, dims, paged, page)}
     if paged:
-        kv |= {"kind": "paged", "page_size": page, "last_page_len": [1, page, min(2, page), *([page] * 100)],
+        kv |= {"kind": "paged", "page_size": page,
+               "last_page_len": [1, page, min(2, page), *(page for _ in others)],
                "indices": list(reversed(range(sum(pages))))}
     else:
         kv["kind"] = "ragged"

@@ -13,7 +13,8 @@
 - Every relative link has to lead to a file, and its #anchor to a heading.
 - Every page below docs/ has to be linked from docs/README.md.
 
-`--static` leaves out what needs a build: running and compiling blocks, and asking plait for its options.
+`--static` leaves out what needs a build: running and compiling blocks, and asking plait for its
+options.
 """
 
 import argparse

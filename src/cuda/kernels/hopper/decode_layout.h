@@ -58,7 +58,8 @@ struct HeadShare {
     heads = kPairs && heads_left > 1 ? 2 : 1;
     warps = C::kWarps / heads;
   }
-  PLAIT_DEVICE i32 head(i32 warp) const { return heads == 1 ? 0 : warp / (C::kWarps / 2); }
+  PLAIT_DEVICE static i32 half(i32 warp) { return warp / (C::kWarps / 2); }
+  PLAIT_DEVICE i32 head(i32 warp) const { return heads == 1 ? 0 : half(warp); }
   PLAIT_DEVICE i32 first_warp(i32 warp) const { return warp & ~(warps - 1); }
   /// The first block of a warp, where `phase` blocks were dealt before.
   PLAIT_DEVICE i32 first_block(i32 warp, i32 phase) const { return (warp - phase) & (warps - 1); }

@@ -57,7 +57,7 @@ struct DecodeLoader {
   }
 
   PLAIT_DEVICE i32 own_head() const {
-    return head + (stride == C::kWarps ? 0 : warp / (C::kWarps / 2));
+    return head + (stride == C::kWarps ? 0 : HeadShare<C>::half(warp));
   }
   PLAIT_DEVICE bool done() const { return slice >= slices.last; }
 
